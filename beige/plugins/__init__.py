@@ -1,0 +1,49 @@
+"""The plugin API and the reading of plugins' manifests. Imports no plugin code."""
+
+from beige.plugins.api import (
+    DEFAULT_TIMEOUT_S,
+    MAX_TIMEOUT_S,
+    CreatePlugin,
+    Plugin,
+    PluginContext,
+    PluginRegistrar,
+    ToolError,
+    ToolHandler,
+    ToolInvocation,
+    ToolOutput,
+    ToolResultLike,
+    UsageError,
+)
+from beige.plugins.manifest import (
+    Manifest,
+    Provides,
+    load_manifest,
+    resolve_plugin_dir,
+    tool_name_problem,
+    tool_owners,
+)
+from beige.plugins.merge import deep_merge
+from beige.plugins.skills import skills
+
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "MAX_TIMEOUT_S",
+    "CreatePlugin",
+    "Manifest",
+    "Plugin",
+    "PluginContext",
+    "PluginRegistrar",
+    "Provides",
+    "ToolError",
+    "ToolHandler",
+    "ToolInvocation",
+    "ToolOutput",
+    "ToolResultLike",
+    "UsageError",
+    "deep_merge",
+    "load_manifest",
+    "resolve_plugin_dir",
+    "skills",
+    "tool_name_problem",
+    "tool_owners",
+]
