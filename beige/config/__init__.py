@@ -1,0 +1,22 @@
+"""The configuration file: its shape, its variables, its checks."""
+
+from beige.config.loading import ALL_SECRETS, build, check_everything, load
+from beige.config.models import (
+    AgentConfig,
+    AuditConfig,
+    Config,
+    LlmConfig,
+    ModelRef,
+    PluginConfig,
+    ProviderConfig,
+    SandboxConfig,
+    ScaleConfig,
+)
+from beige.config.problems import ConfigProblems, Problem
+from beige.config.variables import PROGRAMS, SECRET_SECTIONS, variables_for
+
+__all__ = [
+    "ALL_SECRETS", "PROGRAMS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "Config", "ConfigProblems",
+    "LlmConfig", "ModelRef", "PluginConfig", "Problem", "ProviderConfig", "SandboxConfig", "ScaleConfig",
+    "build", "check_everything", "load", "variables_for",
+]  # fmt: skip

@@ -1,0 +1,94 @@
+"""Decides whether the parts of a configuration fit together: names that must exist elsewhere in it.
+
+Works on plain values, not on the typed `Config`, so that one mistyped number doesn't hide an unknown
+provider: whatever has the wrong shape is skipped here and reported by `validation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from beige.config.problems import Location, Problem, suggest
+from beige.messages import CORE_TOOLS
+
+
+def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, tuple[str, ...]]) -> list[Problem]:
+    """`directory` is the config file's; `provided` maps plugin to the tools its manifest declares
+    (plugins whose manifest could not be read are absent)."""
+    providers, plugins = _object(_object(raw.get("llm")).get("providers")), _object(raw.get("plugins"))
+    problems: list[Problem] = []
+    for name, provider in providers.items():
+        problems += _check_provider(("llm", "providers", name), _object(provider), directory)
+    for name, agent in _object(raw.get("agents")).items():
+        at, agent = ("agents", name), _object(agent)
+        problems += _check_models(at, agent, providers)
+        problems += _check_tools((*at, "tools"), _array(agent.get("tools")), plugins, provided)
+        problems += _check_plugin_configs((*at, "pluginConfigs"), agent, plugins)
+        if _object(agent.get("sandbox")).get("profile") == "open":
+            place = (*at, "sandbox", "profile")
+            problems.append(Problem(place, '"open" does not exist yet in this version', "allowed: sealed"))
+    return problems
+
+
+def _check_provider(at: Location, provider: dict[str, Any], directory: Path) -> Iterator[Problem]:
+    if provider.get("api") == "scripted":
+        yield from _check_scripted(at, provider, directory)
+        return
+    if "script" in provider:
+        yield Problem((*at, "script"), "is only for a scripted model", 'write api: "scripted" or remove it')
+    key = provider.get("apiKey")
+    if key is None and provider.get("baseUrl") is None:
+        yield Problem((*at, "apiKey"), "is missing", "a server that needs none needs a baseUrl")
+    elif isinstance(key, str) and not key.strip():
+        yield Problem((*at, "apiKey"), "is empty", "leave it out for a server that needs none")
+
+
+def _check_scripted(at: Location, provider: dict[str, Any], directory: Path) -> Iterator[Problem]:
+    script = provider.get("script")
+    if script is None:
+        yield Problem((*at, "script"), "is missing", 'api "scripted" needs the file it follows')
+    elif isinstance(script, str) and "${" not in script and not (directory / script).is_file():
+        yield Problem((*at, "script"), f"{script!r} is not a file", f"relative to {directory}")
+    if provider.get("apiKey") is not None:
+        yield Problem((*at, "apiKey"), 'api "scripted" takes no key', "remove it")
+
+
+def _check_models(at: Location, agent: dict[str, Any], providers: dict[str, Any]) -> Iterator[Problem]:
+    places: list[tuple[Location, Any]] = [((*at, "model"), agent.get("model"))]
+    places += [((*at, "fallbackModels", i), m) for i, m in enumerate(_array(agent.get("fallbackModels")))]
+    for place, model in places:
+        provider = _object(model).get("provider")
+        if isinstance(provider, str) and provider not in providers:
+            choices = suggest(provider, providers, kind="provider")
+            yield Problem((*place, "provider"), f"no such provider: {provider!r}", choices)
+
+
+def _check_tools(
+    at: Location, tools: list[Any], plugins: dict[str, Any], provided: Mapping[str, tuple[str, ...]]
+) -> Iterator[Problem]:
+    known = {tool for names in provided.values() for tool in names}
+    all_known = set(provided) == set(plugins)
+    for index, tool in enumerate(tools):
+        place = (*at, index)
+        if tool in CORE_TOOLS:
+            yield Problem(place, f"{tool!r} is a core tool, which every agent has", "list only plugin tools")
+        elif isinstance(tool, str) and tool not in known and all_known:
+            yield Problem(place, f"no plugin provides the tool {tool!r}", suggest(tool, known, kind="tool"))
+        elif tool in tools[:index]:
+            yield Problem(place, f"{tool!r} is listed twice")
+
+
+def _check_plugin_configs(at: Location, agent: dict[str, Any], plugins: dict[str, Any]) -> Iterator[Problem]:
+    for plugin in _object(agent.get("pluginConfigs")):
+        if plugin not in plugins:
+            yield Problem((*at, plugin), "no such plugin", suggest(plugin, plugins, kind="plugin"))
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _array(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,157 @@
+"""The shape of `config.json5`: every key, its type, its limits and what it means.
+
+Keys are camelCase in the file and snake_case here. Nothing that grants power has a default: an
+agent's tools and image must be written down. Descriptions end up in `beige config schema`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+TOOL_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
+ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
+SIZE_PATTERN = r"^[1-9][0-9]*[bkmg]?$"
+Size = Annotated[str, Field(pattern=SIZE_PATTERN)]
+"""Docker's notation: a number of bytes, or with a unit b, k, m, g."""
+
+IMAGE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
+RUNTIME_PATTERN = r"^[A-Za-z0-9._/-]+$"
+IN_WORDS = {
+    NAME_PATTERN: "a-z, 0-9, - and _, at most 32 characters, not starting with - or _",
+    TOOL_PATTERN: "a-z, 0-9, - and _, at most 64 characters, not starting with - or _",
+    SIZE_PATTERN: 'a whole number of bytes, or with a unit: "512m" (b, k, m, g)',
+    IMAGE_PATTERN: 'a Docker image such as "beige-sandbox:latest"',
+    RUNTIME_PATTERN: 'the name of a Docker runtime such as "runsc"',
+}
+"""What each pattern allows, for error messages."""
+
+Api = Literal["anthropic-messages", "openai-completions", "scripted"]
+IMPLIED_API: dict[str, Api] = {"anthropic": "anthropic-messages", "openai": "openai-completions"}
+"""Providers whose name says which API they speak."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=False,
+        validate_by_alias=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+
+class ProviderConfig(Section):
+    api: Api
+    """The wire format it speaks. May be left out for providers named anthropic or openai."""
+    api_key: str | None = Field(default=None, repr=False)
+    """The provider's key, best as "${VARIABLE}". Known to the llm process alone."""
+    base_url: Annotated[str, Field(min_length=1)] | None = None
+    """Where the API is, if not at its vendor's address."""
+    concurrency: Annotated[int, Field(ge=-1)] = -1
+    """Calls in flight at once, over all models; more wait in line. -1: no limit."""
+    script: Annotated[str, Field(min_length=1)] | None = None
+    """Only for api "scripted": the file that says what the model answers, relative to this file."""
+    headers: dict[str, str] = Field(default={}, repr=False)
+    """Extra HTTP headers for each request."""
+    timeout_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
+    """Longest time to wait for one model call, in seconds."""
+
+
+class LlmConfig(Section):
+    providers: dict[Name, ProviderConfig]
+    """Model providers by name."""
+
+
+class PluginConfig(Section):
+    path: Annotated[str, Field(min_length=1)]
+    """The plugin's directory, relative to this file; "bundled:kv" for one shipped with beige."""
+    config: dict[str, Any] = Field(default={}, repr=False)
+    """The plugin's own settings and secrets. Known to the tools process alone."""
+
+
+class ModelRef(Section):
+    provider: str
+    """A name from llm.providers."""
+    model: Annotated[str, Field(min_length=1)]
+    """The provider's name of the model."""
+    thinking_level: Literal["off", "minimal", "low", "medium", "high"] = "off"
+    """How much the model may think before it answers."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Longest answer in tokens; left out: the provider's or the SDK's limit."""
+
+
+class SandboxConfig(Section):
+    image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=255)]
+    """The Docker image of the agent's container, e.g. "beige-sandbox:latest"."""
+    profile: Literal["sealed", "open"] = "sealed"
+    """The walls around the container. "sealed": no network, read-only root."""
+    runtime: Annotated[str, Field(pattern=RUNTIME_PATTERN)] | None = None
+    """A Docker runtime other than the engine's default, e.g. "runsc" (gVisor)."""
+    memory: Size = "512m"
+    """Most memory the container may use."""
+    cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    """CPU time per second the container may use, in cores."""
+    pids: Annotated[int, Field(ge=16, le=32768)] = 128
+    """Most processes and threads in the container."""
+    tmp_size: Size = "64m"
+    """Size of /tmp, in memory."""
+    home_size: Size = "128m"
+    """Size of the home directory, in memory."""
+    deadline_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
+    """Longest time one command may run, in seconds."""
+    output_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 256 * 1024
+    """Bytes kept of a command's output, per stream; the rest is cut with a notice."""
+
+
+class AgentConfig(Section):
+    model: ModelRef
+    """The model that drives the agent."""
+    fallback_models: tuple[ModelRef, ...] = ()
+    """Models to try, in order, when the first can't answer."""
+    tools: tuple[ToolName, ...]
+    """Plugin tools the agent may call; [] for none. It always has the core tools read, write, patch, exec."""
+    plugin_configs: dict[Name, dict[str, Any]] = Field(default={}, repr=False)
+    """Per plugin, settings merged over plugins.<name>.config for this agent (arrays are replaced)."""
+    sandbox: SandboxConfig
+    """The agent's container."""
+    system_prompt: str = ""
+    """Added to what beige tells the model about its tools."""
+    max_turns: Annotated[int, Field(ge=1, le=10000)] = 100
+    """Most model calls for one prompt."""
+
+
+class ScaleConfig(Section):
+    llm: Annotated[int, Field(ge=1, le=8)] = 1
+    """llm processes; sessions are spread over them."""
+    tools: Annotated[int, Field(ge=1, le=8)] = 1
+    """tools processes; each loads every plugin."""
+
+
+class AuditConfig(Section):
+    max_bytes: Annotated[int, Field(ge=64 * 1024)] = 64 * 1024 * 1024
+    """Size at which the audit log is rotated; nothing is ever deleted."""
+    sync: Literal["written", "disk"] = "written"
+    """When a record counts: "written" (survives the process) or "disk" (survives a power cut, slower)."""
+
+
+class Config(Section):
+    llm: LlmConfig
+    """Language models."""
+    plugins: dict[Name, PluginConfig] = {}
+    """Plugins by name; each provides tools."""
+    agents: dict[Name, AgentConfig]
+    """Agents by name."""
+    scale: ScaleConfig = ScaleConfig()
+    """How many processes of a kind run."""
+    audit: AuditConfig = AuditConfig()
+    """The audit log."""
