@@ -51,6 +51,9 @@ EXECUTED_MAYBE = 1
 """On ERR: the call may have been executed. Absent: it was not."""
 END = 2
 """On ITEM: the sender's side of the stream is complete."""
+TO_WORKER = 4
+"""On ITEM and CREDIT: sent by the caller towards the executor. Ids of calls made and of calls served
+are different number spaces; this says which one `id` is from."""
 
 Name = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=256)]

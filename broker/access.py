@@ -1,0 +1,69 @@
+"""Decides who may call what, and which stations a call visits. Deny by default.
+
+A role comes from the user the peer authenticated as (`role/instance`), never from a message.
+`tests/unit/broker/test_access.py` tries every role against every method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from beige import wire
+
+Station = tuple[int, str]
+"""(hop, service) of one stop on a call's way."""
+
+CORE_TOOLS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})
+GOVERNED = CORE_TOOLS | {"tools.call"}
+OPERATED = frozenset({"llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove"})
+BUS = frozenset({"bus.stats"})
+
+
+@dataclass(frozen=True)
+class Role:
+    """What one kind of process may do on the bus."""
+
+    serves: str = ""
+    """The one service it may announce."""
+    calls: frozenset[str] = field(default_factory=frozenset)
+    names_agents: bool = False
+    """An operator: may name agent, session and channel freely."""
+    stamps_agents: bool = False
+    """The bridge: may name the agent, because its sockets tell it, and present a call token."""
+    connections: int = 4
+    """Open at once per user: a process holds one; a second may overlap while it reconnects."""
+
+
+ROLES: dict[str, Role] = {
+    "policy": Role(serves="policy"),
+    "audit": Role(serves="audit"),
+    "sandbox": Role(serves="sandbox"),
+    "tools": Role(serves="tools"),
+    "llm": Role(serves="llm", calls=CORE_TOOLS),
+    "bridge": Role(calls=frozenset({"tools.call"}), stamps_agents=True),
+    "tap": Role(calls=frozenset({"bus.tap"})),
+    "gateway": Role(calls=GOVERNED | OPERATED | BUS, names_agents=True),
+    "cli": Role(calls=GOVERNED | OPERATED | BUS, names_agents=True, connections=64),
+}
+
+VERDICT_ROLE, RECEIPT_ROLE = "policy", "audit"
+
+
+def role_name(user: str) -> str:
+    return user.split("/", 1)[0]
+
+
+def stations(service: str, method: str) -> tuple[Station, ...]:
+    """The way of a call: the corridor for governed methods, else straight to the service."""
+    if f"{service}.{method}" in GOVERNED:
+        return (
+            (wire.AUTHORIZE, "policy"),
+            (wire.STARTED, "audit"),
+            (wire.EXECUTE, service),
+            (wire.FINISHED, "audit"),
+        )
+    return ((wire.DIRECT, service),)
+
+
+ISSUES_TOKENS = frozenset({"sandbox.exec"})
+"""Methods whose executor gets a call token to hand to the commands it starts."""
