@@ -1,0 +1,154 @@
+"""Decides what the audit log says about a call: header and body in, record out. Pure.
+
+The header is the broker's word (agent, session, source); the body is the agent's and may hold
+anything, so everything taken from it is bounded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from beige.auditlog import Record, escape_json
+from beige.errors import Malformed
+from beige.messages import METHODS, ExecRequest, PatchRequest, ReadRequest, ToolCall, WriteRequest
+from beige.wire import DECODE_ERRORS, Header, Outcome
+
+ARGS_LIMIT = 32 * 1024
+"""Bytes of encoded arguments in a record; with the other fields' limits a line stays below
+`auditlog.MAX_LINE`, also when every character needs a six byte escape."""
+DIGEST_DIGITS = 32
+
+_DECODERS = {
+    name: msgspec.msgpack.Decoder(METHODS[name].request)
+    for name in ("sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch", "tools.call")
+}
+
+
+def started(header: Header, body: bytes, ts: str, digest: bytes) -> Record:
+    """The record written before a call is executed. Malformed if the body is not the method's."""
+    record = _named(header, ts)
+    record.digest = digest.hex()[:DIGEST_DIGITS]
+    match _decoded(f"{header.service}.{header.method}", body):
+        case ExecRequest() as request:
+            record.args = cut(request.argv or [request.command])
+            record.input_bytes = len(request.stdin) or None
+        case WriteRequest() as request:
+            record.args = cut([request.path])
+            record.input_bytes = request.size if request.content is None else len(request.content)
+        case ReadRequest() | PatchRequest() as request:
+            record.args = cut([request.path])
+        case ToolCall() as request:
+            record.tool, record.args = request.tool, cut(request.args)
+    return record
+
+
+def denied(header: Header, body: bytes, ts: str, digest: bytes, reason: str) -> Record:
+    """The only record of a call that policy refused."""
+    record = started(header, body, ts, digest)
+    record.decision, record.phase, record.error = "denied", "finished", reason
+    return record
+
+
+def finished(opening: Record, header: Header, ts: str, elapsed_ms: float) -> Record:
+    """The record that closes `opening`, from the outcome the executor reported, if it could.
+
+    `elapsed_ms` is the time since the start was recorded, used when no executor measured any.
+    """
+    record = _closing(opening, ts)
+    outcome = header.outcome or Outcome()
+    record.error = _error(header.code, outcome.error)
+    record.duration_ms = round(outcome.duration_ms or elapsed_ms, 3)
+    record.exit_code = outcome.exit_code
+    if not header.code:
+        record.output_bytes = outcome.output_bytes
+    if record.type == "tool" and outcome.target:
+        record.target = outcome.target
+    return record
+
+
+def abandoned(opening: Record, ts: str, error: str) -> Record:
+    """The record that closes `opening` when nobody is left who could say what happened."""
+    record = _closing(opening, ts)
+    record.error = error
+    return record
+
+
+def unopened(header: Header, ts: str) -> Record:
+    """Stands in for the opening of a call whose start this log doesn't have; arguments are unknown."""
+    return _named(header, ts)
+
+
+def cut(args: Iterable[str], limit: int = ARGS_LIMIT) -> list[str]:
+    """The arguments, shortened so that their JSON takes at most about `limit` bytes, with a marker
+    that says how much was left out."""
+    kept: list[str] = []
+    rest = list(args)
+    for index, arg in enumerate(rest):
+        size = encoded_size(arg) + 1
+        if size > limit:
+            if limit > 128 or not kept:
+                kept.append(_head(arg, limit))
+                index += 1
+            if index < len(rest):
+                kept.append(f"…[{len(rest) - index} more arguments cut]")
+            break
+        kept.append(arg)
+        limit -= size
+    return kept
+
+
+def encoded_size(text: str) -> int:
+    return len(escape_json(msgspec.json.encode(text)))
+
+
+def _head(text: str, limit: int) -> str:
+    low, high = 0, min(len(text), limit)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if encoded_size(text[:middle]) <= limit:
+            low = middle
+        else:
+            high = middle - 1
+    return f"{text[:low]}…[{len(text) - low} more characters cut]"
+
+
+def _named(header: Header, ts: str) -> Record:
+    is_tool = header.service == "tools"
+    return Record(
+        ts=ts,
+        agent=header.agent,
+        type="tool" if is_tool else "core_tool",
+        tool="unknown" if is_tool else header.method,
+        args=[],
+        decision="allowed",
+        target="gateway" if is_tool else "",
+        phase="started",
+        id=header.call,
+        parent=header.parent_call,
+        session=header.session,
+        channel=header.channel,
+        src=header.src,
+    )
+
+
+def _closing(opening: Record, ts: str) -> Record:
+    return msgspec.structs.replace(opening, ts=ts, phase="finished", digest="")
+
+
+def _error(code: str, said: str) -> str:
+    if not code or said.startswith(code):
+        return said
+    return f"{code}: {said}" if said else code
+
+
+def _decoded(method: str, body: bytes) -> Any:
+    decoder = _DECODERS.get(method)
+    if decoder is None:
+        raise Malformed(f"{method} is not a governed method")
+    try:
+        return decoder.decode(body)
+    except DECODE_ERRORS as error:
+        raise Malformed(f"{method}: {error}") from None

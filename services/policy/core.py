@@ -1,0 +1,59 @@
+"""Decides whether an agent may make a call: deny by default. Pure.
+
+Leases for model calls (allowed models, cooldowns, concurrency) and budgets belong here as well, as
+decisions over their own state beside `decide`; their persistence goes to a `ledger.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from beige.errors import Malformed
+from beige.messages import METHODS, ToolCall
+from beige.wire import DECODE_ERRORS
+
+CORE_METHODS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})
+TOOL_METHOD = "tools.call"
+
+_DECODERS = {name: msgspec.msgpack.Decoder(METHODS[name].request) for name in (*CORE_METHODS, TOOL_METHOD)}
+
+Rules = Mapping[str, frozenset[str]]
+"""Configured agent → the plugin tools it may call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    allowed: bool
+    reason: str = ""
+    """Shown to the agent and written to the audit log; empty when allowed."""
+
+
+ALLOWED = Decision(True)
+
+
+def decide(rules: Rules, agent: str, method: str, tool: str = "") -> Decision:
+    """May `agent` call `method` (`service.method`; with `tool`, for a plugin's)? The broker vouches for
+    `agent`; `tool` is the agent's own word. The wording is the seed's (security model)."""
+    tools = rules.get(agent)
+    name = tool if method == TOOL_METHOD else method.rpartition(".")[2]
+    if tools is None:
+        return Decision(False, f"Permission denied: agent '{agent}' is not configured")
+    if method in CORE_METHODS or (method == TOOL_METHOD and tool in tools):
+        return ALLOWED
+    return Decision(False, f"Permission denied: tool '{name}' not allowed for agent '{agent}'")
+
+
+def tool_named(method: str, body: bytes) -> str:
+    """The plugin tool a request names, "" for other methods. Malformed if the body is not the method's:
+    what can't be read can't be decided."""
+    decoder = _DECODERS.get(method)
+    if decoder is None:
+        return ""
+    try:
+        request = decoder.decode(body)
+    except DECODE_ERRORS as error:
+        raise Malformed(f"{method}: {error}") from None
+    return request.tool if isinstance(request, ToolCall) else ""
