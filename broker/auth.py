@@ -98,7 +98,7 @@ class Authenticator:
             self._socket.close(0)
 
     def _reply(self, frames: list[bytes]) -> list[bytes]:
-        version, request_id = (frames + [b"", b""])[:2]
+        version, request_id = [*frames, b"", b""][:2]
         user = ""
         status = REFUSED
         if len(frames) == 8 and version == b"1.0" and frames[5] == b"PLAIN":

@@ -520,7 +520,7 @@ class Core:
             message = f"no {service.name} process is running"
             if call.hop == wire.FINISHED:
                 self._answer_before_record(call, "unavailable", message)
-            elif call.hop == wire.STARTED and call.attempt > 0:
+            elif call.recorded:
                 self.abort(call, "unavailable", message)
             else:
                 self._end_with(call, "unavailable", message)

@@ -18,15 +18,17 @@ from beige.paths import Home
 
 MODULES = {"broker": "broker", "bridge": "socket_bridge"}
 """Program name to module, where it is not `services.<name>`."""
-USERS = ["llm/0", "llm/1", "policy/0", "audit/0", "sandbox/0", "tools/0", "tools/1", "bridge/0", "tap/0", "cli/0",
-         "cli/1"]  # fmt: skip
+USERS = [
+    *("policy/0", "audit/0", "sandbox/0", "bridge/0", "tap/0"),
+    *(f"{role}/{n}" for role in ("llm", "tools", "cli") for n in range(2)),
+]
 READY_S = 30.0
 
 
 @contextlib.contextmanager
 def short_home(prefix: str = "bg-") -> Iterator[Home]:
     """A temporary home whose path is short enough for sockets below it."""
-    root = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))  # noqa: S108 - mkdtemp is private
+    root = Path(tempfile.mkdtemp(prefix=prefix, dir="/tmp"))
     home = Home(root)
     try:
         home.create()
