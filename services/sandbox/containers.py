@@ -1,0 +1,315 @@
+"""One container per agent: made when it is needed, found again after a restart, replaced when dead.
+
+Each agent has its own task that brings its container up, so that one agent's trouble delays nobody
+else; callers of one agent share it, and a caller that goes away does not stop it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from enum import Enum
+
+from beige.config import AgentConfig, Config
+from beige.errors import BeigeError, Failed, NotFound, Overloaded, TooLarge
+from beige.messages import SandboxInfo
+from beige.paths import Home
+from services.sandbox import failure, launchers, workspace
+from services.sandbox.channel import CannotRun, Channel, ChannelLost, Command, Exit, OnOutput
+from services.sandbox.engine import Container, Engine
+from services.sandbox.failure import EngineError, Kind
+from services.sandbox.fallback import DockerExecChannel
+from services.sandbox.listener import ExecListener, Identity
+from services.sandbox.spec import ContainerSpec, container_name, container_spec, home_digest
+
+MAX_RUNNING = 32
+"""Calls of one agent at once. The service's capacity is this times the agents: one agent's hundred
+sleeping commands leave the others' places free. The executor takes 64."""
+CONNECT_S = 20.0
+"""From start to HELLO; takes 0.1 s on a quiet machine."""
+ADOPT_S = 5.0
+REAL_PIDS = frozenset({"", "runc", "crun", "io.containerd.runc.v2"})
+"""Runtimes under which a process in the container has a pid of the host's."""
+
+
+class Plan(Enum):
+    CREATE = "create"
+    ADOPT = "adopt"
+    REPLACE = "replace"
+
+
+def plan(found: Container | None, digests: frozenset[str], image_id: str) -> Plan:
+    """What to do about the container that has the agent's name, if any. One that runs, was made from
+    today's spec (`digests`) and today's image is kept; so a restarted service loses no work."""
+    if found is None:
+        return Plan.CREATE
+    current = found.running and found.spec in digests and found.image_id == image_id
+    return Plan.ADOPT if current else Plan.REPLACE
+
+
+class Sandbox:
+    """One agent's container and the way into it."""
+
+    def __init__(
+        self, agent: str, config: Config, home: Home, engine: Engine, seccomp: str, log: logging.Logger
+    ) -> None:
+        self.agent = agent
+        self.config: AgentConfig = config.agents[agent]
+        self._whole, self._home, self._engine, self._seccomp, self._log = config, home, engine, seccomp, log
+        self._listener = ExecListener(home.exec_socket(agent), log)
+        self._exec_channel: DockerExecChannel | None = None
+        self._foreign_image = ""
+        """Id of an image that turned out to have no executor."""
+        self._bringing: asyncio.Task[Channel] | None = None
+        self._lock = asyncio.Lock()
+        self._running = 0
+
+    # --- for callers -----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Bounds what one agent may have running. Overloaded if it has too much."""
+        if self._running >= MAX_RUNNING:
+            raise Overloaded(f"agent {self.agent!r} has {MAX_RUNNING} calls running in its sandbox")
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+
+    async def channel(self) -> Channel:
+        """The way into the running container, which is created or found if need be."""
+        live = self._live()
+        if live is not None:
+            return live
+        if self._bringing is None or self._bringing.done():
+            self._bringing = asyncio.create_task(self._bring_up(), name=f"bring-up-{self.agent}")
+            self._bringing.add_done_callback(_look_at)
+        return await asyncio.shield(self._bringing)
+
+    async def run(self, command: Command, on_output: OnOutput | None = None) -> Exit:
+        """`Channel.run`, with everything that can go wrong as a BeigeError."""
+        channel = await self.channel()
+        try:
+            return await channel.run(command, on_output)
+        except CannotRun as error:
+            raise _cannot_run(error, command) from error
+        except ChannelLost as error:
+            raise await self._why(str(error)) from error
+        except EngineError as error:
+            raise failure.to_beige(error, self.agent, self.config.sandbox.image) from error
+
+    async def info(self) -> SandboxInfo:
+        found = await self._engine.inspect(container_name(self._home, self.agent))
+        channel = self._live()
+        return SandboxInfo(
+            agent=self.agent,
+            container=found.name if found else "",
+            state=found.state if found else "absent",
+            image=self.config.sandbox.image,
+            profile=self.config.sandbox.profile,
+            executor=channel.kind if channel else "",
+            created=found.created if found else "",
+        )
+
+    async def remove(self) -> None:
+        """End everything in the container and remove it; the workspace stays."""
+        async with self._lock:
+            await self._disconnect()
+            found = await self._engine.inspect(container_name(self._home, self.agent))
+            if found is not None and found.home == home_digest(self._home):
+                await self._engine.remove(found.id)
+
+    async def close(self) -> None:
+        """Let go of the container without touching it."""
+        if self._bringing is not None:
+            await asyncio.wait([self._bringing], timeout=CONNECT_S)
+        await self._disconnect()
+        await self._listener.close()
+
+    # --- bringing it up ----------------------------------------------------------------------------------
+
+    def _live(self) -> Channel | None:
+        if self._exec_channel is not None:
+            return self._exec_channel if self._exec_channel.alive else None
+        return self._listener.channel
+
+    async def _bring_up(self) -> Channel:
+        async with self._lock:
+            live = self._live()
+            if live is not None:
+                return live
+            await self._disconnect()
+            try:
+                return await self._find_or_create()
+            except EngineError as error:
+                raise failure.to_beige(error, self.agent, self.config.sandbox.image) from error
+            except OSError as error:
+                self._log.exception("preparing the sandbox of %s failed", self.agent)
+                raise Failed(
+                    f"the sandbox of {self.agent!r} can't be prepared: {error.strerror}", executed="no"
+                ) from error
+
+    async def _find_or_create(self) -> Channel:
+        image = self.config.sandbox.image
+        specs = {executor: self._spec(executor=executor) for executor in (True, False)}
+        image_id = await self._engine.image_id(image)
+        self._listener.start()
+        await asyncio.to_thread(launchers.write_tools, self._home, self._whole, self.agent)
+        await workspace.prepare(self._home, self.agent, image, self._engine, self._seccomp)
+        found = await self._engine.inspect(specs[True].name)
+        if found is not None and found.home != home_digest(self._home):
+            raise EngineError(Kind.NAME_TAKEN, found.name)
+        decided = plan(found, frozenset(spec.digest for spec in specs.values()), image_id)
+        if decided is Plan.ADOPT and found is not None:
+            adopted = await self._adopt(found, executor=found.spec == specs[True].digest)
+            if adopted is not None:
+                return adopted
+        if found is not None:
+            self._log.info("replacing the container of %s (%s)", self.agent, found.state)
+            await self._engine.remove(found.id)
+        return await self._create(specs, image_id)
+
+    async def _adopt(self, found: Container, *, executor: bool) -> Channel | None:
+        if not executor:
+            return self._by_docker_exec(found.id)
+        channel = await self._executor_of(found, ADOPT_S)
+        if channel is not None:
+            self._log.info("found the container of %s again", self.agent)
+        return channel
+
+    async def _create(self, specs: dict[bool, ContainerSpec], image_id: str) -> Channel:
+        if image_id != self._foreign_image:
+            try:
+                return await self._with_executor(specs[True])
+            except EngineError as error:
+                if error.kind is not Kind.COMMAND_MISSING:
+                    raise
+                self._foreign_image = image_id
+                self._log.warning(
+                    "%s has no executor; falling back to docker exec", self.config.sandbox.image
+                )
+        container = await self._started(specs[False])
+        return self._by_docker_exec(container.id)
+
+    async def _with_executor(self, spec: ContainerSpec) -> Channel:
+        self._listener.forget()
+        container = await self._started(spec)
+        channel = await self._executor_of(container, CONNECT_S)
+        if channel is not None:
+            self._log.info("made the container of %s", self.agent)
+            return channel
+        state = await self._engine.inspect(container.id)
+        await self._engine.remove(container.id)
+        seen = f"{state.state}, exit code {state.exit_code}" if state is not None else "removed"
+        raise Failed(
+            f"the executor of agent {self.agent!r} did not report within {CONNECT_S:.0f} s "
+            f"(container: {seen}); does the image fit this version?",
+            executed="no",
+        )
+
+    async def _started(self, spec: ContainerSpec) -> Container:
+        container = await self._engine.create(spec)
+        try:
+            await self._engine.start(container)
+            started = await self._engine.inspect(container)
+        except BaseException:
+            with suppress(EngineError):
+                await asyncio.shield(self._engine.remove(container))
+            raise
+        if started is None:
+            raise EngineError(Kind.CONTAINER_MISSING, container)
+        return started
+
+    async def _executor_of(self, container: Container, timeout_s: float) -> Channel | None:
+        exact = container.runtime in REAL_PIDS
+        self._listener.expect(Identity(container.id, container.pid, exact=exact))
+        return await self._listener.connected(timeout_s)
+
+    def _by_docker_exec(self, container: str) -> Channel:
+        self._exec_channel = DockerExecChannel(self._engine, container)
+        return self._exec_channel
+
+    def _spec(self, *, executor: bool) -> ContainerSpec:
+        return container_spec(self.agent, self.config.sandbox, self._home, self._seccomp, executor=executor)
+
+    async def _disconnect(self) -> None:
+        if self._exec_channel is not None:
+            await self._exec_channel.close()
+            self._exec_channel = None
+        await self._listener.disconnect()
+
+    async def _why(self, seen: str) -> BeigeError:
+        """Why the channel broke, as far as the engine knows."""
+        try:
+            found = await self._engine.inspect(container_name(self._home, self.agent))
+        except EngineError:
+            return failure.ended(self.agent, "running", 0, False, seen)
+        if found is None:
+            return failure.ended(self.agent, "missing", 0, False, seen)
+        return failure.ended(self.agent, found.state, found.exit_code, found.oom_killed, seen)
+
+
+def _cannot_run(error: CannotRun, command: Command) -> BeigeError:
+    """The executor's ERROR: it names the step (chdir, exec, fork) and the errno."""
+    step = str(error).partition(":")[0]
+    if error.errno == errno.E2BIG:
+        return TooLarge("the command and its environment are too long: write it into a file first")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR) and step == "chdir":
+        return NotFound(f"no such directory: {command.cwd}")
+    if error.errno == errno.ENOENT:
+        return NotFound(f"no such program in the sandbox: {command.argv[0]}")
+    if error.errno == errno.EAGAIN:
+        return Overloaded("the sandbox has no process left (agents.*.sandbox.pids)")
+    return Failed(f"the sandbox could not start the command: {error}", executed="no")
+
+
+def _look_at(task: asyncio.Task[Channel]) -> None:
+    """A failure nobody waits for any more is not an unretrieved exception."""
+    if not task.cancelled():
+        task.exception()
+
+
+class Sandboxes:
+    """All agents' containers on this engine."""
+
+    def __init__(self, home: Home, config: Config, engine: Engine, seccomp: str, log: logging.Logger) -> None:
+        self._home, self._engine, self._log = home, engine, log
+        self._sandboxes = {
+            agent: Sandbox(agent, config, home, engine, seccomp, log) for agent in config.agents
+        }
+
+    def of(self, agent: str) -> Sandbox:
+        """NotFound if the config has no such agent."""
+        try:
+            return self._sandboxes[agent]
+        except KeyError:
+            raise NotFound(f"no agent {agent!r} in the configuration") from None
+
+    async def list(self) -> list[SandboxInfo]:
+        try:
+            return list(await asyncio.gather(*(one.info() for one in self._sandboxes.values())))
+        except EngineError as error:
+            raise failure.to_beige(error, "", "") from error
+
+    async def recover(self) -> None:
+        """After a start: take up the containers a crashed predecessor left, remove those of agents
+        that are configured no longer. Only this home's label is looked at."""
+        found = await self._engine.list(home_digest(self._home))
+        known = [one for one in found if one.agent in self._sandboxes]
+        for one in found:
+            if one not in known:
+                self._log.info("removing %s, an agent no longer configured", one.name)
+                await self._engine.remove(one.id)
+        await asyncio.gather(*(self._sandboxes[one.agent].channel() for one in known), return_exceptions=True)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(one.close() for one in self._sandboxes.values()))
+
+    async def remove_all(self) -> None:
+        """Remove every container of this home; workspaces stay."""
+        found = await self._engine.list(home_digest(self._home))
+        await asyncio.gather(*(self._engine.remove(one.id) for one in found))

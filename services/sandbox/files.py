@@ -1,0 +1,282 @@
+"""The core tools read, write and patch, through the container's channel.
+
+Never with open() on the host: the agent owns the workspace and can plant a symlink to any file there.
+Inside the container a symlink leads nowhere the agent couldn't go itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from beige import wire
+from beige.errors import BeigeError, Failed, Malformed, TooLarge
+from beige.messages import (
+    INLINE_LIMIT,
+    PatchRequest,
+    PatchResult,
+    ReadRequest,
+    ReadResult,
+    WriteRequest,
+    WriteResult,
+)
+from beige.wire import Outcome
+from services.sandbox import scripts
+from services.sandbox.channel import Command, Exit, OnOutput
+from services.sandbox.containers import Sandbox
+from services.sandbox.content import (
+    MAX_IMAGE,
+    MAX_PATCHED,
+    READ_BYTES,
+    READ_LINES,
+    absolute,
+    cut_lines,
+    file_path,
+    is_utf8,
+    kind_of,
+    media_type,
+    patched,
+)
+from services.sandbox.spec import base_environment
+
+HEADER_ROOM = 32
+"""Bytes for the size that READ prints before the content."""
+FILE_TIMEOUT_S = 120.0
+CLEAN_TIMEOUT_S = 10.0
+
+
+class Call(Protocol):
+    """What of `beige.bus.Request` the tools need."""
+
+    outcome: Outcome
+
+    @property
+    def wants_items(self) -> bool: ...
+    async def send(self, item: bytes) -> None: ...
+    def items(self) -> AsyncIterator[bytes]: ...
+
+
+class Files:
+    """read, write and patch for one agent."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._patching = asyncio.Lock()
+        """One patch at a time: it holds the whole file in memory."""
+        self._cleaning: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        for task in tuple(self._cleaning):
+            task.cancel()
+        await asyncio.gather(*self._cleaning, return_exceptions=True)
+
+    # --- read ------------------------------------------------------------------------------------------
+
+    async def read(self, call: Call, body: ReadRequest) -> ReadResult:
+        """Text with at most READ_LINES lines and READ_BYTES bytes unless asked for other lines; images
+        whole; of other files only what they are."""
+        path = absolute(body.path)
+        size, head = await self._head(path, READ_BYTES + 1)
+        kind = kind_of(head)
+        if kind == "image":
+            result = await self._image(call, path, size, head)
+        elif kind == "binary":
+            notice = f"[binary file of {size} bytes; look at it with exec (file, xxd, strings)]"
+            result = ReadResult(kind, size=size, notice=notice)
+        else:
+            result = await self._text(path, size, head, body)
+        call.outcome.exit_code = 0
+        call.outcome.output_bytes = size if result.streamed else len(result.content)
+        return result
+
+    async def _head(self, path: str, most: int) -> tuple[int, bytes]:
+        """The size of a file and its first bytes."""
+        ended = await self._run(path, scripts.READ, str(most), limit_bytes=most + HEADER_ROOM)
+        digits, _, head = bytes(ended.stdout.head).partition(b"\n")
+        if not digits.isdigit():
+            raise Failed(f"{path}: the sandbox gave no size", executed="no")
+        return max(int(digits), len(head)), head  # files in /proc say 0
+
+    async def _text(self, path: str, size: int, head: bytes, body: ReadRequest) -> ReadResult:
+        limit = body.limit or READ_LINES
+        complete = len(head) >= size
+        if body.offset == 1:
+            data = head
+        elif complete:
+            data = head.split(b"\n", body.offset - 1)[-1] if head.count(b"\n") >= body.offset - 1 else b""
+        else:
+            data = await self._lines(path, body.offset, limit)
+            complete = data.count(b"\n") <= limit and len(data) <= READ_BYTES
+        lines = cut_lines(data, body.offset, limit, size, complete)
+        notice = lines.notice
+        if not is_utf8(lines.content):
+            notice = f"{notice} [not UTF-8: some characters are shown wrong]".lstrip()
+        return ReadResult(
+            "text", lines.content, size=size, first_line=body.offset, lines=lines.count, notice=notice
+        )
+
+    async def _lines(self, path: str, first: int, count: int) -> bytes:
+        most = READ_BYTES + 1
+        arguments = (str(first), str(count + 1), str(most))
+        ended = await self._run(path, scripts.LINES, *arguments, limit_bytes=most)
+        return bytes(ended.stdout.head)
+
+    async def _image(self, call: Call, path: str, size: int, head: bytes) -> ReadResult:
+        if size > MAX_IMAGE:
+            raise TooLarge(f"{path}: an image of {size} bytes; the limit is {MAX_IMAGE}")
+        media = media_type(head)
+        if size <= len(head):
+            return ReadResult("image", head, media_type=media, size=size)
+        if size > INLINE_LIMIT and not call.wants_items:
+            raise TooLarge(f"{path}: an image over {INLINE_LIMIT} bytes is only given as a stream")
+        sink = _Sink(call if size > INLINE_LIMIT else None)
+        await self._run(
+            path, scripts.READ, str(size), limit_bytes=size + HEADER_ROOM, keep=False, on_output=sink.take
+        )
+        if sink.size != size:
+            raise Failed(f"{path}: was changed while it was read", executed="no")
+        return ReadResult(
+            "image", bytes(sink.kept), streamed=size > INLINE_LIMIT, media_type=media, size=size
+        )
+
+    # --- write -----------------------------------------------------------------------------------------
+
+    async def write(self, call: Call, body: WriteRequest) -> WriteResult:
+        """The file holds the content afterwards, or is what it was: a temporary file beside it is
+        moved into place once size and SHA-256 are right. Parents are created, the mode is kept."""
+        path = file_path(body.path)
+        size, stdin = _source(call, body)
+        created = await self._write(path, stdin, size)
+        call.outcome.exit_code = 0
+        return WriteResult(size, created)
+
+    async def _write(
+        self, path: str, stdin: bytes | AsyncIterator[bytes], size: int, now_sha256: str = ""
+    ) -> bool:
+        temporary = f".beige-write-{secrets.token_hex(8)}"
+        try:
+            ended = await self._run(path, scripts.WRITE, temporary, str(size), now_sha256, stdin=stdin)
+        except BaseException:
+            # It was killed, so it could not clean up.
+            task = asyncio.create_task(self._clean(path, temporary), name=f"clean-{temporary}")
+            self._cleaning.add(task)
+            task.add_done_callback(self._cleaning.discard)
+            raise
+        return bytes(ended.stdout.head).strip() == b"1"
+
+    async def _clean(self, path: str, temporary: str) -> None:
+        try:
+            async with asyncio.timeout(CLEAN_TIMEOUT_S):
+                await self._run(path, scripts.CLEAN, temporary)
+        except (BeigeError, TimeoutError):
+            pass  # the container is gone, or stays busy: a hidden file is left
+
+    # --- patch -----------------------------------------------------------------------------------------
+
+    async def patch(self, call: Call, body: PatchRequest) -> PatchResult:
+        """Exact bytes, found once (or `all`), replaced; nothing else in the file changes."""
+        path = file_path(body.path)
+        async with self._patching:
+            size, data = await self._head(path, MAX_PATCHED + 1)
+            if size > MAX_PATCHED:
+                raise TooLarge(f"{path}: patch takes files up to {MAX_PATCHED} bytes")
+            old, new = body.old.encode(), body.new.encode()
+            now_sha256, result = await asyncio.to_thread(
+                lambda: (hashlib.sha256(data).hexdigest(), patched(data, old, new, body.all))
+            )
+            await self._write(path, result.content, len(result.content), now_sha256)
+        call.outcome.exit_code = 0
+        return PatchResult(result.replacements, result.first_line)
+
+    async def _run(
+        self,
+        path: str,
+        script: str,
+        *arguments: str,
+        stdin: bytes | AsyncIterator[bytes] | None = None,
+        limit_bytes: int = 4096,
+        keep: bool = True,
+        on_output: OnOutput | None = None,
+    ) -> Exit:
+        """Run a script on `path`; raises what its exit says."""
+        command = Command(
+            scripts.argv(script, path, *arguments),
+            base_environment(self._sandbox.agent),
+            cwd="/",
+            stdin=stdin,
+            timeout_s=min(FILE_TIMEOUT_S, self._sandbox.config.sandbox.deadline_s),
+            limit_bytes=limit_bytes,
+            keep=keep,
+        )
+        ended = await self._sandbox.run(command, on_output)
+        error = scripts.error_of(ended, path)
+        if error is not None:
+            raise error
+        return ended
+
+
+class _Sink:
+    """Takes READ's output: drops the size line, then keeps the content or sends it on in chunks."""
+
+    def __init__(self, call: Call | None) -> None:
+        self._call = call
+        self._header = b""
+        self._in_content = False
+        self.size = 0
+        self.kept = bytearray()
+
+    async def take(self, stream: str, data: bytes) -> None:
+        if stream != "stdout":
+            return
+        if not self._in_content:
+            self._header += data
+            _, newline, data = self._header.partition(b"\n")
+            self._in_content = bool(newline)
+            if not newline:
+                return
+        self.size += len(data)
+        if self._call is None:
+            self.kept += data
+            return
+        for start in range(0, len(data), wire.CHUNK):
+            await self._call.send(data[start : start + wire.CHUNK])
+
+
+def _source(call: Call, body: WriteRequest) -> tuple[int, bytes | AsyncIterator[bytes]]:
+    """Size and bytes of what is to be written."""
+    if body.content is None:
+        return _streamed(call, body)
+    return _inline(body, body.content)
+
+
+def _inline(body: WriteRequest, content: bytes) -> tuple[int, bytes]:
+    if body.size not in (0, len(content)):
+        raise Malformed(f"size: is {body.size}, the content has {len(content)} bytes")
+    if body.sha256 and body.sha256.lower() != hashlib.sha256(content).hexdigest():
+        raise Malformed("sha256: is not the content's")
+    return len(content), content
+
+
+def _streamed(call: Call, body: WriteRequest) -> tuple[int, AsyncIterator[bytes]]:
+    if len(body.sha256) != 64:
+        raise Malformed("sha256: streamed content needs it, in hex")
+    return body.size, verified(call.items(), body.size, body.sha256)
+
+
+async def verified(chunks: AsyncIterator[bytes], size: int, sha256: str) -> AsyncIterator[bytes]:
+    """The chunks, and Malformed before their end if they are not what policy and audit were told: the
+    command that writes them is then killed and never gets to move its file into place."""
+    digest, seen = hashlib.sha256(), 0
+    async for chunk in chunks:
+        seen += len(chunk)
+        if seen > size:
+            raise Malformed(f"size: more than the announced {size} bytes were sent")
+        digest.update(chunk)
+        yield chunk
+    if seen != size:
+        raise Malformed(f"size: {seen} bytes were sent, {size} announced")
+    if digest.hexdigest() != sha256.lower():
+        raise Malformed("sha256: is not the content's")

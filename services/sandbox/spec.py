@@ -1,0 +1,250 @@
+"""What an agent's container may do: config in, the engine's create request out. Pure.
+
+This is the wall around the agent. Every flag is set here and nowhere else, each with the attacker
+it stops; `tests/unit/sandbox/test_spec.py` asserts them one by one, `tests/docker/` on a running
+container. The result is the JSON body of the Engine API's `POST /containers/create` (1.41), so
+that nothing between this file and the engine can add to it or forget some of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from beige.config import SandboxConfig
+from beige.errors import ConfigError
+from beige.paths import Home
+
+UID = 64000
+"""Exists in the image only: a file or process of an escaped agent belongs to nobody on the host."""
+USER = f"{UID}:{UID}"
+HOME_DIR = "/home/agent"
+WORKSPACE = "/workspace"
+PATH = "/tools/bin:/usr/local/bin:/usr/bin:/bin"
+
+SHM_BYTES = 16 * 1024 * 1024
+FILE_BYTES = 2 * 1024**3
+OPEN_FILES = (1024, 4096)
+USER_PROCESSES = 32768
+CPU_UNIT = 10**9
+
+HOME_LABEL, AGENT_LABEL, SPEC_LABEL = "beige.home", "beige.agent", "beige.spec"
+
+_UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+
+@dataclass(frozen=True)
+class ContainerSpec:
+    name: str
+    agent: str
+    body: dict[str, Any]
+    digest: str
+    """Of everything in `body` but this digest's own label: a container with the same is up to date."""
+
+
+def home_digest(home: Home) -> str:
+    """Names this installation on its engine: only containers with it are ever listed or removed."""
+    return hashlib.sha256(os.fsencode(home.root)).hexdigest()
+
+
+def container_name(home: Home, agent: str) -> str:
+    return f"beige-{home_digest(home)[:8]}-{agent}"
+
+
+def base_environment(agent: str) -> dict[str, str]:
+    """All a command finds in its environment, before the request's own: nothing of the host."""
+    return {
+        "PATH": PATH,
+        "HOME": HOME_DIR,
+        "LANG": "C.UTF-8",
+        "DENO_DIR": "/tmp/deno",  # noqa: S108 - inside the container, its own tmpfs
+        "DENO_NO_UPDATE_CHECK": "1",
+        "BEIGE_AGENT": agent,
+    }
+
+
+def size_bytes(text: str) -> int:
+    """Docker's notation (`512m`) in bytes; the config has checked the form."""
+    return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
+
+
+def container_spec(
+    agent: str, sandbox: SandboxConfig, home: Home, seccomp: str, *, executor: bool = True
+) -> ContainerSpec:
+    """The agent's container. `seccomp`: the profile's JSON text. `executor` False: the image has no
+    /beige/init, the container only sleeps and commands come by `docker exec`; same walls."""
+    _check(agent, sandbox)
+    command = ["/beige/init"] if executor else ["sleep", "infinity"]
+    body = {
+        "Image": sandbox.image,
+        "Entrypoint": command,
+        "Cmd": [],
+        "Hostname": agent.replace("_", "-").strip("-"),
+        "WorkingDir": WORKSPACE,
+        # No root inside: neither for the agent nor for whoever escapes.
+        "User": USER,
+        # An agent that looks for the host's secrets: nothing of the gateway's environment goes in.
+        "Env": [f"{name}={value}" for name, value in base_environment(agent).items()],
+        "NetworkDisabled": True,
+        "Tty": False,
+        "OpenStdin": False,
+        "AttachStdin": False,
+        "AttachStdout": False,
+        "AttachStderr": False,
+        "Labels": {HOME_LABEL: home_digest(home), AGENT_LABEL: agent},
+        "HostConfig": _host_config(sandbox, home, agent, seccomp, init=not executor),
+    }
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    body["Labels"] = {HOME_LABEL: home_digest(home), AGENT_LABEL: agent, SPEC_LABEL: digest}
+    return ContainerSpec(container_name(home, agent), agent, body, digest)
+
+
+def _host_config(
+    sandbox: SandboxConfig, home: Home, agent: str, seccomp: str, *, init: bool
+) -> dict[str, Any]:
+    memory = size_bytes(sandbox.memory)
+    config: dict[str, Any] = {
+        "Mounts": _mounts(home, agent),
+        **_walls(seccomp),
+        # Memory hog: killed in its own cgroup; swap would let it slow the whole host.
+        "Memory": memory,
+        "MemorySwap": memory,
+        # Host short of memory: the agent dies before the services (the executor, at 500, after its
+        # children at 1000, so that the container survives its commands).
+        "OomScoreAdj": 500,
+        "OomKillDisable": False,
+        # Busy loop, fork bomb.
+        "NanoCpus": int(sandbox.cpus * CPU_UNIT),
+        "PidsLimit": sandbox.pids,
+        # Filling memory through files: tmpfs is bounded in bytes and inodes, see _check.
+        "ShmSize": SHM_BYTES,
+        "Tmpfs": {
+            # noexec: /tmp is where exploits drop what they run.
+            "/tmp": (  # noqa: S108 - inside the container
+                f"rw,nosuid,nodev,noexec,size={size_bytes(sandbox.tmp_size)},mode=1777,nr_inodes=16k"
+            ),
+            HOME_DIR: (
+                f"rw,nosuid,nodev,size={size_bytes(sandbox.home_size)},"
+                f"mode=0700,uid={UID},gid={UID},nr_inodes=32k"
+            ),
+        },
+        "Ulimits": [
+            # Descriptor exhaustion.
+            {"Name": "nofile", "Soft": OPEN_FILES[0], "Hard": OPEN_FILES[1]},
+            # The kernel counts nproc per uid over all containers: low, it would let one agent's fork
+            # bomb starve the others. PidsLimit is the wall; this one only bounds the sum.
+            {"Name": "nproc", "Soft": USER_PROCESSES, "Hard": USER_PROCESSES},
+            # A core dump could write another process's memory into the workspace.
+            {"Name": "core", "Soft": 0, "Hard": 0},
+            # One file that fills the host's disk (the sum needs a quota: a later issue).
+            {"Name": "fsize", "Soft": FILE_BYTES, "Hard": FILE_BYTES},
+        ],
+        # Filling the host's disk through the container's log.
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
+        # Ours to start again, with the config of the day.
+        "RestartPolicy": {"Name": "no"},
+        "AutoRemove": False,
+        # The executor reaps; only `sleep` needs help with orphans.
+        "Init": init,
+    }
+    if sandbox.runtime is not None:
+        config["Runtime"] = sandbox.runtime
+    return config
+
+
+def _walls(seccomp: str) -> dict[str, Any]:
+    return {
+        # Exfiltration, attacks on the host's and the neighbours' services: no interface but lo. What
+        # namespaces do not cover (AF_VSOCK) the seccomp profile refuses.
+        "NetworkMode": "none",
+        # Changing the executor, the tool client or a program that a later command runs.
+        "ReadonlyRootfs": True,
+        # Everything root could do, for an agent that gets to be root.
+        "CapDrop": ["ALL"],
+        "CapAdd": [],
+        "Privileged": False,
+        "SecurityOpt": [
+            # setuid programs and file capabilities.
+            "no-new-privileges:true",
+            # Kernel attack surface: io_uring, ptrace, user namespaces, keyrings, foreign sockets.
+            f"seccomp={seccomp}",
+        ],
+        # Shared memory and process ids of the host or of another agent.
+        "IpcMode": "private",
+        "PidMode": "",
+        "UTSMode": "",
+        "UsernsMode": "",
+        "Devices": [],
+        "GroupAdd": [],
+        "VolumesFrom": None,
+        "Binds": [],
+        "Links": [],
+        "PortBindings": {},
+        "PublishAllPorts": False,
+    }
+
+
+def _mounts(home: Home, agent: str) -> list[dict[str, Any]]:
+    """All the container sees of the host. Mount objects, not `a:b:ro` strings: a home whose path
+    holds a colon can't turn into other mounts or flags."""
+    return [
+        _bind(home.workspace(agent), WORKSPACE, read_only=False),
+        # Tampering with launchers, documentation or sockets, to fool a later command.
+        _bind(home.launchers(agent), "/tools/bin", read_only=True),
+        _bind(home.packages(agent), "/tools/packages", read_only=True),
+        # The agent's own directory alone: another agent's socket would be another agent's identity.
+        _bind(home.agent_sockets(agent), "/run/beige", read_only=True),
+    ]
+
+
+def _bind(source: os.PathLike[str], target: str, *, read_only: bool) -> dict[str, Any]:
+    return {
+        "Type": "bind",
+        "Source": os.fspath(source),
+        "Target": target,
+        "ReadOnly": read_only,
+        # Mounts made later on the host do not appear inside.
+        "BindOptions": {"Propagation": "rprivate"},
+    }
+
+
+def _check(agent: str, sandbox: SandboxConfig) -> None:
+    where = f"agents.{agent}.sandbox"
+    if sandbox.profile != "sealed":
+        # Its place: a writable root layer and egress through the agent's socket (a later issue).
+        raise ConfigError(f"{where}.profile", f"{sandbox.profile!r} is not available yet", "allowed: sealed")
+    files = size_bytes(sandbox.tmp_size) + size_bytes(sandbox.home_size) + SHM_BYTES
+    if files > size_bytes(sandbox.memory) // 2:
+        # Files in memory that fill all of it leave no room for any command, not even `rm`.
+        raise ConfigError(
+            f"{where}.memory",
+            f"tmpSize + homeSize + {SHM_BYTES >> 20}m of shared memory are more than half of it",
+            "raise memory, or lower tmpSize or homeSize",
+        )
+
+
+def ownership_spec(home: Home, agent: str, image: str, seccomp: str) -> dict[str, Any]:
+    """A container that gives the workspace to UID and ends: for a gateway that is not root. It has
+    CHOWN, no network and nothing but the workspace, and runs before any agent could write there."""
+    walls = _walls(seccomp)
+    walls["CapAdd"] = ["CHOWN"]
+    return {
+        "Image": image,
+        "Entrypoint": ["chown", "-hR", USER, WORKSPACE],
+        "Cmd": [],
+        "WorkingDir": "/",
+        "User": "0:0",
+        "NetworkDisabled": True,
+        "Labels": {HOME_LABEL: home_digest(home)},
+        "HostConfig": {
+            **walls,
+            "Mounts": [_bind(home.workspace(agent), WORKSPACE, read_only=False)],
+            "Memory": 64 * 1024**2,
+            "MemorySwap": 64 * 1024**2,
+            "PidsLimit": 16,
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
+        },
+    }
