@@ -1,0 +1,172 @@
+"""A conversation as values: content blocks, and the entries a session's journal is made of. No I/O.
+
+An entry is one line of `sessions/<agent>/<id>.jsonl`. `Prompt`, `Assistant` and `ToolResult` are also
+what a model is shown; the others say how the conversation went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+FORMAT = 1
+Outcome = Literal["answered", "max_turns", "failed", "cancelled", "interrupted"]
+StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal", "context_full", "cancelled", "error"]
+
+
+class Text(Struct, tag="text", frozen=True):
+    text: str
+
+
+class Thinking(Struct, tag="thinking", frozen=True, omit_defaults=True):
+    """The model's reasoning. Goes back unchanged, and only to the model that wrote it."""
+
+    text: str = ""
+    signature: str = ""
+    redacted: str = ""
+
+
+class Image(Struct, tag="image", frozen=True):
+    media_type: str
+    data: bytes
+
+
+class ToolCall(Struct, tag="tool_call", frozen=True, omit_defaults=True):
+    id: str
+    name: str
+    args: dict[str, Any] = {}
+    invalid: str = ""
+    """The arguments as they came, when they were not a JSON object; `args` is empty then."""
+
+
+Block = Text | Thinking | ToolCall
+Result = Text | Image
+
+
+class Entry(Struct, tag_field="type", omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    ts: str = ""
+    """ISO 8601, UTC; set when the entry is written."""
+
+
+class Header(Entry, tag="session"):
+    v: int
+    id: str
+    agent: str
+
+
+class Context(Entry, tag="context"):
+    """What the system prompt took from the workspace when the session began, so that it stays the
+    same on every worker and for every prompt."""
+
+    agents_md: str = ""
+
+
+class Prompt(Entry, tag="prompt"):
+    text: str
+    channel: str = ""
+    call: str = ""
+    """The call's name in the audit log."""
+
+
+class Assistant(Entry, tag="assistant"):
+    model: str
+    """`provider/model`, or `scripted/name` when a script spoke."""
+    content: list[Block]
+    stop_reason: StopReason
+    usage: dict[str, int] = {}
+    scripted: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(block.text for block in self.content if isinstance(block, Text))
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return [block for block in self.content if isinstance(block, ToolCall)]
+
+
+class ToolStart(Entry, tag="tool_start"):
+    """Written before the call leaves: without a result after it, the call may have been executed."""
+
+    tool_id: str
+
+
+class ToolResult(Entry, tag="tool_result"):
+    tool_id: str
+    tool: str
+    content: list[Result]
+    is_error: bool = False
+    exit_code: int | None = None
+    duration_ms: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return "\n".join(block.text for block in self.content if isinstance(block, Text))
+
+
+class TurnEnd(Entry, tag="turn_end"):
+    outcome: Outcome
+    error: str = ""
+
+
+class Notice(Entry, tag="notice"):
+    """Something about the file itself, e.g. that a torn line was cut off."""
+
+    text: str
+
+
+AnyEntry = Header | Context | Prompt | Assistant | ToolStart | ToolResult | TurnEnd | Notice
+Message = Prompt | Assistant | ToolResult
+
+encode_entry = msgspec.json.Encoder().encode
+decode_entry = msgspec.json.Decoder(AnyEntry).decode
+
+NOT_STARTED = "This call was not executed: the turn ended before it began."
+INTERRUPTED = (
+    "This call was interrupted. It may or may not have been executed, in part or in full: look before "
+    "you do it again."
+)
+
+
+def messages(entries: Iterable[AnyEntry]) -> list[Message]:
+    """What a model is shown of a journal: every prompt, answer and tool result, in order."""
+    return [entry for entry in entries if isinstance(entry, Prompt | Assistant | ToolResult)]
+
+
+def open_calls(entries: Sequence[AnyEntry]) -> list[ToolCall]:
+    """Tool calls of the last answer that have no result yet."""
+    calls: list[ToolCall] = []
+    for entry in entries:
+        if isinstance(entry, Assistant):
+            calls = entry.tool_calls
+        elif isinstance(entry, ToolResult):
+            calls = [call for call in calls if call.id != entry.tool_id]
+    return calls
+
+
+def close_calls(entries: Sequence[AnyEntry]) -> list[ToolResult]:
+    """A result for each open call, so that the conversation is valid for every API: each of them
+    refuses a call without a result."""
+    started = {entry.tool_id for entry in entries if isinstance(entry, ToolStart)}
+    return [
+        ToolResult(
+            tool_id=call.id,
+            tool=call.name,
+            content=[Text(INTERRUPTED if call.id in started else NOT_STARTED)],
+            is_error=True,
+        )
+        for call in open_calls(entries)
+    ]
+
+
+def unfinished(entries: Sequence[AnyEntry]) -> bool:
+    """True if the last turn was never ended: the worker died in it."""
+    for entry in reversed(entries):
+        if isinstance(entry, TurnEnd):
+            return False
+        if isinstance(entry, Prompt):
+            return True
+    return False

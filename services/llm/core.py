@@ -1,0 +1,178 @@
+"""Decides how a turn goes: model events and tool results in, commands out. No I/O.
+
+    PromptAccepted ─► CallModel ─► MessageDone ─► RunTool ─► ToolFinished ─► (next tool | CallModel)
+                                        └─► Finish: no tool calls, or max_turns   ModelFailed ─► Fail
+
+Tool calls of one answer run one after the other, in the model's order: a later one may need what an
+earlier one wrote.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from beige.messages import PromptEvent, PromptResult
+from services.llm.conversation import (
+    AnyEntry,
+    Assistant,
+    Message,
+    Outcome,
+    Prompt,
+    StopReason,
+    Text,
+    ToolCall,
+    ToolResult,
+    ToolStart,
+    TurnEnd,
+    close_calls,
+    messages,
+)
+from services.llm.events import (
+    CallModel,
+    Command,
+    Emit,
+    Event,
+    Fail,
+    Finish,
+    MessageDone,
+    ModelFailed,
+    Persist,
+    PromptAccepted,
+    RunTool,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolFinished,
+    TurnCancelled,
+)
+from services.llm.tools import cut, people_args
+
+SHOWN_RESULT = 4 * 1024
+"""Characters of a tool's result in `tool_end`."""
+ANSWER_LIMIT = 400 * 1024
+"""Characters of the answer in the reply, whose body has a limit; the journal has all of it."""
+SCRIPTED_NOTICE = "scripted model: a script file speaks here, not a language model"
+
+
+class Turn:
+    """One prompt, from its acceptance to the answer. Commands must be carried out in order."""
+
+    def __init__(self, session: str, entries: Sequence[AnyEntry], *, model: str, max_turns: int,
+                 scripted: bool = False) -> None:  # fmt: skip
+        self.session, self.model, self.max_turns, self.scripted = session, model, max_turns, scripted
+        self._entries = list(entries)
+        self._queue: deque[ToolCall] = deque()
+        self._partial = ""
+        """Text of the answer under way: already shown, not yet in the journal."""
+        self._usage: Counter[str] = Counter()
+        self._model_calls = self._tool_calls = 0
+        self._last: Assistant | None = None
+        self.over = False
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation so far, for the model."""
+        return messages(self._entries)
+
+    def handle(self, event: Event) -> list[Command]:
+        """What to do now. After `Finish` or `Fail`, or once cancelled, nothing more happens."""
+        if self.over:
+            return []
+        match event:
+            case PromptAccepted(prompt):
+                return self._accept(prompt)
+            case TextDelta(text):
+                self._partial += text
+                return [Emit(PromptEvent(kind="text_delta", text=text))]
+            case ThinkingDelta(text):
+                return [Emit(PromptEvent(kind="thinking_delta", text=text))]
+            case ToolCallDelta():
+                return []
+            case MessageDone(message):
+                return self._answer(message)
+            case ToolFinished(result):
+                return self._tool_finished(result)
+            case ModelFailed(error):
+                return [*self._abort("failed", "error", error.message), Fail(error.message)]
+            case TurnCancelled():
+                return self._abort("cancelled", "cancelled")
+
+    def _accept(self, prompt: Prompt) -> list[Command]:
+        commands: list[Command] = [self._persist(prompt, sync=True)]
+        if self.scripted:
+            commands.append(Emit(PromptEvent(kind="notice", text=SCRIPTED_NOTICE, model=self.model)))
+        return commands + self._call_model()
+
+    def _call_model(self) -> list[Command]:
+        self._model_calls += 1
+        self._partial = ""
+        return [CallModel()]
+
+    def _answer(self, message: Assistant) -> list[Command]:
+        self._last, self._partial = message, ""
+        self._usage.update(message.usage)
+        if message.stop_reason not in ("refusal", "context_full"):
+            self._queue.extend(message.tool_calls)
+        commands: list[Command] = [self._persist(message)] if message.content else []
+        commands.append(Emit(PromptEvent(kind="message_end", model=message.model, usage=message.usage)))
+        next_step = self._next_tool() if self._queue else self._finish("answered", message.stop_reason)
+        return commands + next_step
+
+    def _next_tool(self) -> list[Command]:
+        if not self._queue:
+            return self._continue()
+        call = self._queue.popleft()
+        self._tool_calls += 1
+        shown = PromptEvent(kind="tool_start", tool_id=call.id, tool=call.name, args=people_args(call))
+        return [self._persist(ToolStart(tool_id=call.id)), Emit(shown), RunTool(call)]
+
+    def _tool_finished(self, result: ToolResult) -> list[Command]:
+        shown = PromptEvent(
+            kind="tool_end",
+            tool_id=result.tool_id,
+            tool=result.tool,
+            text=cut(result.text, SHOWN_RESULT),
+            exit_code=result.exit_code,
+            is_error=result.is_error,
+            duration_ms=result.duration_ms,
+        )
+        return [self._persist(result), Emit(shown), *self._next_tool()]
+
+    def _continue(self) -> list[Command]:
+        if self._model_calls < self.max_turns:
+            return self._call_model()
+        text = f"stopped after {self.max_turns} model calls (maxTurns) with work left to do"
+        return [Emit(PromptEvent(kind="notice", text=text)), *self._finish("max_turns", "max_turns")]
+
+    def _finish(self, outcome: Outcome, stop_reason: str) -> list[Command]:
+        ends: list[Command] = [self._persist(result) for result in close_calls(self._entries)]
+        ends.append(self._persist(TurnEnd(outcome=outcome)))
+        self.over = True
+        result = PromptResult(
+            session=self.session,
+            text=cut(self._last.text if self._last else "", ANSWER_LIMIT),
+            stop_reason=stop_reason,
+            model=self._last.model if self._last else self.model,
+            scripted=self.scripted,
+            tool_calls=self._tool_calls,
+            usage=dict(self._usage),
+        )
+        return [*ends, Finish(result)]
+
+    def _abort(self, outcome: Outcome, stop: StopReason, error: str = "") -> list[Command]:
+        """End the turn so that the conversation stays valid: what was shown of an unfinished answer
+        is kept as text, and every call gets a result."""
+        commands: list[Command] = []
+        if self._partial.strip():
+            content = Assistant(model=self.model, content=[Text(self._partial)], stop_reason=stop,
+                                scripted=self.scripted)  # fmt: skip
+            commands.append(self._persist(content))
+        commands += [self._persist(result) for result in close_calls(self._entries)]
+        commands.append(self._persist(TurnEnd(outcome=outcome, error=error)))
+        self.over = True
+        return commands
+
+    def _persist(self, entry: AnyEntry, sync: bool = False) -> Persist:
+        self._entries.append(entry)
+        return Persist(entry, sync)

@@ -1,0 +1,102 @@
+"""What a turn is told (past participles) and what it wants done (imperatives)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from beige.messages import PromptEvent, PromptResult
+from services.llm.conversation import AnyEntry, Assistant, Prompt, ToolCall, ToolResult
+from services.llm.providers.failures import ModelError
+
+# --- events: from the model -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True)
+class ThinkingDelta:
+    text: str
+
+
+@dataclass(frozen=True)
+class ToolCallDelta:
+    """A piece of a tool call's arguments: nothing to show, but a sign of life."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class MessageDone:
+    """The model's answer is complete. Always a stream's last event."""
+
+    message: Assistant
+
+
+ModelEvent = TextDelta | ThinkingDelta | ToolCallDelta | MessageDone
+
+# --- events: from elsewhere -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PromptAccepted:
+    prompt: Prompt
+
+
+@dataclass(frozen=True)
+class ModelFailed:
+    error: ModelError
+
+
+@dataclass(frozen=True)
+class ToolFinished:
+    result: ToolResult
+
+
+@dataclass(frozen=True)
+class TurnCancelled:
+    """By the caller, its death, the deadline, or because a child call was cancelled."""
+
+
+Event = ModelEvent | PromptAccepted | ModelFailed | ToolFinished | TurnCancelled
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Append to the journal before the next command is carried out."""
+
+    entry: AnyEntry
+    sync: bool = False
+    """Wait until the disk has it."""
+
+
+@dataclass(frozen=True)
+class Emit:
+    event: PromptEvent
+
+
+@dataclass(frozen=True)
+class CallModel:
+    """Ask for the next answer to `Turn.messages`."""
+
+
+@dataclass(frozen=True)
+class RunTool:
+    call: ToolCall
+
+
+@dataclass(frozen=True)
+class Finish:
+    result: PromptResult
+
+
+@dataclass(frozen=True)
+class Fail:
+    message: str
+
+
+Command = Persist | Emit | CallModel | RunTool | Finish | Fail

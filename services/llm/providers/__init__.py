@@ -1,0 +1,1 @@
+"""Providers: one file per foreign API, one typed set of failures."""

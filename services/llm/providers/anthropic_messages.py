@@ -1,0 +1,306 @@
+"""Speaks the Anthropic Messages API through the official SDK, to Anthropic or any `baseUrl`.
+
+The SDK's own retries are off: whether to try again, and with which model, is not this file's business.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any
+
+import anthropic
+
+from services.llm.conversation import (
+    Assistant,
+    Block,
+    Image,
+    Message,
+    Prompt,
+    StopReason,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
+from services.llm.providers.base import ModelRequest, ThinkingLevel, clean, tool_call, wire_id
+from services.llm.providers.failures import ModelError, from_status, from_transport, named
+
+DEFAULT_URL = "https://api.anthropic.com"
+CONNECT_TIMEOUT_S = 10.0
+BUDGETS: dict[ThinkingLevel, int] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
+EFFORTS: dict[ThinkingLevel, str] = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+_STOPS: dict[str, StopReason] = {
+    "end_turn": "end_turn",
+    "stop_sequence": "end_turn",
+    "pause_turn": "end_turn",
+    "tool_use": "tool_use",
+    "max_tokens": "max_tokens",
+    "refusal": "refusal",
+    "model_context_window_exceeded": "context_full",
+}
+_VERSION = re.compile(r"claude-(?:opus|sonnet|haiku)-(\d{1,2})(?:-(\d{1,2}))?(?!\d)")
+_NEW_FAMILY = re.compile(r"claude-(?:fable|mythos)-")
+
+
+class AnthropicMessages:
+    scripted = False
+
+    def __init__(self, name: str, *, api_key: str | None, base_url: str | None = None,
+                 headers: Mapping[str, str] | None = None, timeout_s: float = 600.0) -> None:  # fmt: skip
+        self._name = name
+        self._secrets = [api_key or "", *(headers or {}).values()]
+        # Everything is given, so that no variable of the environment adds a header or moves the URL.
+        self._client = anthropic.AsyncAnthropic(
+            api_key=api_key or "none",
+            base_url=re.sub(r"/v1/?$", "", base_url or DEFAULT_URL),
+            default_headers={"x-api-key": api_key or "none", **(headers or {})},
+            max_retries=0,
+            timeout=anthropic.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        )
+        self._messages = self._client.messages  # the SDK imports this part lazily: now, not in a turn
+
+    def label(self, model: str) -> str:
+        return f"{self._name}/{model}"
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        label = self.label(request.model)
+        sent, assembler = encode_request(request, label), Assembler(label)
+        try:
+            async with await self._messages.create(**sent, stream=True) as events:
+                async for event in events:
+                    for arrived in assembler.feed(event):
+                        yield arrived
+            yield assembler.done()
+        except Exception as error:
+            raise named(translate(error, assembler.began), label, self._secrets) from error
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def translate(error: Exception, began: bool) -> ModelError:
+    """The SDK's errors, those of its HTTP library, and what malformed events raise in both."""
+    if isinstance(error, ModelError):
+        return error
+    if isinstance(error, anthropic.APIStatusError):
+        return from_status(error.status_code, error.body or str(error), error.response.headers)
+    if transport := from_transport(error, began=began):
+        return transport
+    return ModelError("bad_response", f"the provider sent something unreadable ({type(error).__name__})")
+
+
+class Assembler:
+    """Puts the events of one stream together. Raises ModelError if they don't make a message."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._blocks: dict[int, dict[str, str]] = {}
+        self._usage: dict[str, int] = {}
+        self._stop: StopReason | None = None
+        self.began = self._complete = False
+
+    def feed(self, event: Any) -> Iterable[ModelEvent]:
+        """`event` comes from the SDK, which doesn't check fields: a wrong one raises here."""
+        match event.type:
+            case "message_start":
+                self.began = True
+                self._count(event.message.usage)
+            case "content_block_start":
+                self._blocks[event.index] = _opened(event.content_block)
+                if first := getattr(event.content_block, "text", ""):
+                    return self._text(self._blocks[event.index], "text", first)
+            case "content_block_delta":
+                return self._delta(self._blocks[event.index], event.delta)
+            case "message_delta":
+                self._stop = _STOPS.get(event.delta.stop_reason or "", "end_turn")
+                self._count(event.usage)
+            case "message_stop":
+                self._complete = True
+        return ()
+
+    def done(self) -> MessageDone:
+        if not self.began:
+            raise ModelError("bad_response", "the provider's answer holds no message (a wrong baseUrl?)")
+        if not self._complete:
+            raise ModelError("stream_cut", "the answer ended before it was complete")
+        blocks = [_closed(self._blocks[index]) for index in sorted(self._blocks)]
+        content = [block for block in blocks if block is not None]
+        message = Assistant(
+            model=self._label, content=content, stop_reason=self._stop or "end_turn", usage=self._usage
+        )
+        return MessageDone(message)
+
+    def _delta(self, block: dict[str, str], delta: Any) -> Iterable[ModelEvent]:
+        match delta.type:
+            case "text_delta":
+                return self._text(block, "text", delta.text)
+            case "thinking_delta":
+                return self._text(block, "thinking", delta.thinking)
+            case "signature_delta":
+                block["signature"] = block.get("signature", "") + delta.signature
+            case "input_json_delta":
+                block["json"] = block.get("json", "") + delta.partial_json
+                return [ToolCallDelta(block.get("name", ""))]
+        return ()
+
+    def _text(self, block: dict[str, str], field: str, text: str) -> Iterable[ModelEvent]:
+        text = clean(text)
+        block[field] = block.get(field, "") + text
+        return [ThinkingDelta(text) if field == "thinking" else TextDelta(text)] if text else ()
+
+    def _count(self, usage: Any) -> None:
+        """Numbers in later events are cumulative: they replace earlier ones."""
+        for field, name in (
+            ("input_tokens", "input_tokens"),
+            ("output_tokens", "output_tokens"),
+            ("cache_read_input_tokens", "cache_read_tokens"),
+            ("cache_creation_input_tokens", "cache_write_tokens"),
+        ):
+            if value := getattr(usage, field, None):
+                self._usage[name] = int(value)
+
+
+def _opened(block: Any) -> dict[str, str]:
+    opened = {"type": str(block.type)}
+    for field in ("id", "name", "data", "thinking", "signature"):
+        if value := getattr(block, field, None):
+            opened[field] = str(value)
+    if getattr(block, "input", None):  # some servers send the arguments whole, at the start
+        opened["json"] = json.dumps(block.input)
+    return opened
+
+
+def _closed(block: dict[str, str]) -> Block | None:
+    match block["type"]:
+        case "text":
+            return Text(block["text"]) if block.get("text") else None
+        case "thinking":
+            return Thinking(block.get("thinking", ""), block.get("signature", ""))
+        case "redacted_thinking":
+            return Thinking(redacted=block.get("data", ""))
+        case "tool_use":
+            return tool_call(block.get("id", ""), block.get("name", ""), block.get("json", ""))
+    return None
+
+
+# --- what is sent -----------------------------------------------------------------------------------
+
+_CACHED = {"cache_control": {"type": "ephemeral"}}
+
+
+def encode_request(request: ModelRequest, label: str) -> dict[str, Any]:
+    """The request's parameters. Tools, system prompt and conversation are marked for the prompt cache."""
+    messages = _merged(_encode(message, label) for message in request.messages)
+    if messages:
+        messages[-1]["content"][-1].update(_CACHED)
+    sent: dict[str, Any] = {
+        "model": request.model,
+        "system": [{"type": "text", "text": request.system, **_CACHED}],
+        "messages": messages,
+        "tools": [
+            {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+            for tool in request.tools
+        ],
+        "max_tokens": request.max_tokens or _longest_answer(request.model),
+    }
+    sent.update(_thinking(request, sent["max_tokens"]))
+    return sent
+
+
+def _thinking(request: ModelRequest, max_tokens: int) -> dict[str, Any]:
+    """Newer models choose how much they think and take an effort; older ones take a budget of tokens,
+    which must leave room for the answer."""
+    if request.thinking_level == "off":
+        return {}
+    if thinks_adaptively(request.model):
+        effort = EFFORTS[request.thinking_level]
+        return {"thinking": {"type": "adaptive"}, "extra_body": {"output_config": {"effort": effort}}}
+    budget = BUDGETS[request.thinking_level]
+    if request.max_tokens is None:
+        return {"thinking": {"type": "enabled", "budget_tokens": budget}, "max_tokens": max_tokens + budget}
+    budget = min(budget, max_tokens // 2)
+    return {"thinking": {"type": "enabled", "budget_tokens": budget}} if budget >= 1024 else {}
+
+
+def thinks_adaptively(model: str) -> bool:
+    """True from Claude 4.6 on, where a budget is deprecated and soon refused (Anthropic's documentation
+    of adaptive thinking). Unknown names on compatible servers take the older form."""
+    if _NEW_FAMILY.search(model):
+        return True
+    found = _VERSION.search(model)
+    return bool(found) and (int(found[1]), int(found[2] or 0)) >= (4, 6)  # type: ignore[index]
+
+
+def _longest_answer(model: str) -> int:
+    """The API demands a number; these are below every model's limit."""
+    if re.search(r"claude-3-(opus|sonnet|haiku)", model):
+        return 4096
+    return 8192 if "claude-3-5" in model else 16384
+
+
+def _encode(message: Message, label: str) -> dict[str, Any]:
+    match message:
+        case Prompt():
+            return {"role": "user", "content": [_text(message.text)]}
+        case Assistant():
+            own = message.model == label
+            blocks = [_block(block, own) for block in message.content]
+            return {"role": "assistant", "content": [block for block in blocks if block]}
+        case ToolResult():
+            return {"role": "user", "content": [_result(message)]}
+
+
+def _merged(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One message per side in turn: all results of one answer must be in one message. Empty ones,
+    which the API refuses, are left out."""
+    merged: list[dict[str, Any]] = []
+    for message in messages:
+        if not message["content"]:
+            continue
+        if merged and merged[-1]["role"] == message["role"]:
+            merged[-1]["content"] += message["content"]
+        else:
+            merged.append(message)
+    return merged
+
+
+def _block(block: Block, own: bool) -> dict[str, Any] | None:
+    match block:
+        case Text(text):
+            return _text(text) if text.strip() else None
+        case ToolCall():
+            return {"type": "tool_use", "id": wire_id(block.id), "name": block.name, "input": block.args}
+        case Thinking():
+            return _thought(block) if own else None
+
+
+def _thought(block: Thinking) -> dict[str, Any] | None:
+    """Thoughts go back only as they came: the API checks their signature."""
+    if block.redacted:
+        return {"type": "redacted_thinking", "data": block.redacted}
+    if block.signature:
+        return {"type": "thinking", "thinking": block.text, "signature": block.signature}
+    return None
+
+
+def _result(result: ToolResult) -> dict[str, Any]:
+    content = [_image(block) if isinstance(block, Image) else _text(block.text) for block in result.content]
+    return {
+        "type": "tool_result",
+        "tool_use_id": wire_id(result.tool_id),
+        "content": content,
+        "is_error": result.is_error,
+    }
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text if text.strip() else "(empty)"}
+
+
+def _image(image: Image) -> dict[str, Any]:
+    data = base64.b64encode(image.data).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": data}}

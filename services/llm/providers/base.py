@@ -1,0 +1,77 @@
+"""What a provider is: one foreign API behind a stream of model events."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from services.llm.conversation import Message, ToolCall
+from services.llm.events import ModelEvent
+from services.llm.tools import ToolSpec
+
+ThinkingLevel = Literal["off", "minimal", "low", "medium", "high"]
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    model: str
+    """The provider's own name for the model."""
+    system: str
+    messages: Sequence[Message]
+    """Ends with a prompt or with the results of every call of the last answer."""
+    tools: Sequence[ToolSpec]
+    thinking_level: ThinkingLevel = "off"
+    max_tokens: int | None = None
+
+
+class Provider(Protocol):
+    """One configured provider. Holds its key; many streams at once."""
+
+    scripted: bool
+
+    def label(self, model: str) -> str:
+        """How the model is called in results and journals: `provider/model`."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """One answer, in order, `MessageDone` last. Raises `ModelError`, and nothing else, when it
+        fails; it never retries. Close it (`aclose`) to give up the connection."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+_MAX_ID = 128
+_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def tool_call(tool_id: str, name: str, arguments: str) -> ToolCall:
+    """A call as the model made it. Its pieces are foreign text: `arguments` that are no JSON object
+    are kept in `invalid`, so that the model can be told; a missing id is made up."""
+    tool_id = clean(tool_id)[:_MAX_ID] or f"call_{secrets.token_hex(8)}"
+    name = clean(name)[:_MAX_ID] or "(unnamed)"
+    if not arguments.strip():
+        return ToolCall(tool_id, name)
+    try:
+        return ToolCall(tool_id, name, _object(arguments))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ToolCall(tool_id, name, invalid=clean(arguments))
+
+
+def clean(text: str) -> str:
+    """`text` without halves of surrogate pairs, which JSON can carry and UTF-8 can't."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def wire_id(tool_id: str) -> str:
+    """A tool call's id as every API accepts it: ids of one provider may be shown to another."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", tool_id)[:40] or "call"

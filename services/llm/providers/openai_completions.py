@@ -1,0 +1,257 @@
+"""Speaks the OpenAI chat completions API through the official SDK, to OpenAI or any compatible server.
+
+Compatible servers bend the format: usage may be missing, tool arguments come in pieces, whole, or as
+an object, choices may be empty, content null. What can be understood is understood.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+
+from services.llm.conversation import (
+    Assistant,
+    Block,
+    Image,
+    Message,
+    Prompt,
+    StopReason,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+)
+from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
+from services.llm.providers.base import ModelRequest, clean, tool_call, wire_id
+from services.llm.providers.failures import ModelError, from_status, from_transport, named
+
+DEFAULT_URL = "https://api.openai.com/v1"
+CONNECT_TIMEOUT_S = 10.0
+_STOPS: dict[str, StopReason] = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
+
+class OpenAICompletions:
+    scripted = False
+
+    def __init__(self, name: str, *, api_key: str | None, base_url: str | None = None,
+                 headers: Mapping[str, str] | None = None, timeout_s: float = 600.0) -> None:  # fmt: skip
+        self._name = name
+        self._secrets = [api_key or "", *(headers or {}).values()]
+        self._own = base_url is None
+        # Everything is given, so that no variable of the environment moves the URL.
+        self._client = openai.AsyncOpenAI(
+            api_key=api_key or "none",
+            base_url=base_url or DEFAULT_URL,
+            default_headers=dict(headers or {}),
+            max_retries=0,
+            timeout=openai.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        )
+        self._completions = self._client.chat.completions  # imported lazily by the SDK: now, not in a turn
+
+    def label(self, model: str) -> str:
+        return f"{self._name}/{model}"
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        label = self.label(request.model)
+        sent, assembler = encode_request(request, self._own), Assembler(label)
+        try:
+            async with await self._completions.create(**sent) as chunks:
+                async for chunk in chunks:
+                    for arrived in assembler.feed(chunk):
+                        yield arrived
+            yield assembler.done()
+        except Exception as error:
+            raise named(translate(error, assembler.began), label, self._secrets) from error
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def translate(error: Exception, began: bool) -> ModelError:
+    """The SDK's errors, those of its HTTP library, and what malformed chunks raise in both."""
+    if isinstance(error, ModelError):
+        return error
+    if isinstance(error, openai.APIStatusError):
+        return from_status(error.status_code, error.body or str(error), error.response.headers)
+    if transport := from_transport(error, began=began):
+        return transport
+    if isinstance(error, openai.APIError) and error.body:  # an error event inside the stream
+        return from_status(None, error.body, {})
+    return ModelError("bad_response", f"the provider sent something unreadable ({type(error).__name__})")
+
+
+@dataclass
+class _Call:
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class Assembler:
+    """Puts the chunks of one stream together. Raises ModelError if they don't make a message."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._text = self._thinking = ""
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._usage: dict[str, int] = {}
+        self._stop: StopReason | None = None
+        self.began = False
+
+    def feed(self, chunk: Any) -> list[ModelEvent]:
+        """`chunk` comes from the SDK, which doesn't check fields."""
+        self._count(getattr(chunk, "usage", None))
+        choices = getattr(chunk, "choices", None)
+        if not choices:
+            return []
+        self.began = True
+        choice = choices[0]
+        if choice.finish_reason:
+            self._stop = _STOPS.get(choice.finish_reason, "end_turn")
+        return self._delta(choice.delta) if choice.delta else []
+
+    def done(self) -> MessageDone:
+        if not self.began:
+            raise ModelError("bad_response", "the provider's answer holds no message (a wrong baseUrl?)")
+        if self._stop is None:
+            raise ModelError("stream_cut", "the answer ended before it was complete")
+        content: list[Block] = [Thinking(self._thinking)] if self._thinking else []
+        if self._text:
+            content.append(Text(self._text))
+        content += [tool_call(call.id, call.name, call.arguments) for call in self._calls]
+        return MessageDone(
+            Assistant(model=self._label, content=content, stop_reason=self._stop, usage=self._usage)
+        )
+
+    def _delta(self, delta: Any) -> list[ModelEvent]:
+        events: list[ModelEvent] = []
+        thought = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
+        if isinstance(thought, str):
+            self._thinking += clean(thought)
+            events.append(ThinkingDelta(clean(thought)))
+        for text in (delta.content, getattr(delta, "refusal", None)):
+            if text:
+                self._text += clean(text)
+                events.append(TextDelta(clean(text)))
+        return events + [self._call_delta(piece) for piece in delta.tool_calls or ()]
+
+    def _call_delta(self, piece: Any) -> ModelEvent:
+        call = self._find(getattr(piece, "index", None), piece.id)
+        function = piece.function
+        if function is not None:
+            call.name = call.name or function.name or ""
+            arguments = function.arguments
+            call.arguments += arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+        return ToolCallDelta(call.name)
+
+    def _find(self, index: int | None, tool_id: str | None) -> _Call:
+        """The call a piece belongs to. Some servers send every call with index 0, or with none: a new
+        id then begins a new call."""
+        if index is None:
+            index = len(self._calls) if tool_id else max(len(self._calls) - 1, 0)
+        call = self._by_index.get(index)
+        if call is None or (tool_id and call.id and tool_id != call.id):
+            call = self._by_index[index] = _Call()
+            self._calls.append(call)
+        call.id = call.id or tool_id or ""
+        return call
+
+    def _count(self, usage: Any) -> None:
+        if usage is None:
+            return
+        cached = getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None) or 0
+        prompt = getattr(usage, "prompt_tokens", None) or 0
+        counted = {
+            "input_tokens": max(prompt - cached, 0),
+            "output_tokens": getattr(usage, "completion_tokens", None) or 0,
+            "cache_read_tokens": cached,
+        }
+        self._usage = {name: int(value) for name, value in counted.items() if value}
+
+
+# --- what is sent -----------------------------------------------------------------------------------
+
+
+def encode_request(request: ModelRequest, own: bool) -> dict[str, Any]:
+    """The request's parameters. `own`: OpenAI's server, whose newer models refuse `max_tokens`;
+    compatible servers know nothing else."""
+    sent: dict[str, Any] = {
+        "model": request.model,
+        "messages": [{"role": "system", "content": request.system}, *_encode_all(request.messages)],
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+            }
+            for tool in request.tools
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.max_tokens is not None:
+        sent["max_completion_tokens" if own else "max_tokens"] = request.max_tokens
+    if request.thinking_level != "off":
+        sent["reasoning_effort"] = request.thinking_level
+    return sent
+
+
+def _encode_all(messages: Sequence[Message]) -> Iterable[dict[str, Any]]:
+    """Images follow in a user message after the last result, as tool messages can't hold them."""
+    images: list[dict[str, Any]] = []
+    for message in messages:
+        if images and not isinstance(message, ToolResult):
+            yield {"role": "user", "content": images}
+            images = []
+        match message:
+            case Prompt():
+                yield {"role": "user", "content": message.text}
+            case Assistant():
+                yield from _assistant(message)
+            case ToolResult():
+                yield {"role": "tool", "tool_call_id": wire_id(message.tool_id), "content": _result(message)}
+                images += _images(message)
+    if images:
+        yield {"role": "user", "content": images}
+
+
+def _assistant(message: Assistant) -> Iterable[dict[str, Any]]:
+    calls = [_call(call) for call in message.tool_calls]
+    if calls:
+        yield {"role": "assistant", "content": message.text or None, "tool_calls": calls}
+    elif message.text:
+        yield {"role": "assistant", "content": message.text}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.dumps(call.args)}
+    return {"id": wire_id(call.id), "type": "function", "function": function}
+
+
+def _result(result: ToolResult) -> str:
+    prefix = "error: " if result.is_error else ""
+    return prefix + (result.text or "(empty)")
+
+
+def _images(result: ToolResult) -> list[dict[str, Any]]:
+    shown = [block for block in result.content if isinstance(block, Image)]
+    if not shown:
+        return []
+    parts: list[dict[str, Any]] = [
+        {"type": "text", "text": f"The image that {result.tool} (call {result.tool_id}) returned:"}
+    ]
+    for image in shown:
+        data = base64.b64encode(image.data).decode()
+        parts.append({"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{data}"}})
+    return parts

@@ -1,0 +1,99 @@
+"""Wires the llm service: configuration and providers, sessions, and a turn for each `llm.prompt`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+
+from beige.bus import Bus, Request
+from beige.config import Config, load
+from beige.errors import BeigeError, Cancelled, NotFound
+from beige.messages import PromptEvent, PromptRequest, PromptResult
+from beige.paths import Home
+from beige.process import Context
+from services.llm.conversation import Context as SessionContext
+from services.llm.conversation import Prompt, TurnEnd
+from services.llm.core import Turn
+from services.llm.journal import check_id
+from services.llm.models import Models
+from services.llm.prompt import AGENTS_MD, AGENTS_MD_LIMIT, plugin_tools, system_prompt
+from services.llm.providers.base import Provider
+from services.llm.providers.registry import open_providers
+from services.llm.runner import Runner
+from services.llm.sessions import Session, Sessions
+from services.llm.toolbox import Toolbox, read_text
+
+CAPACITY = 32
+"""Prompts served at once."""
+
+
+class Service:
+    def __init__(self, home: Home, config: Config, providers: Mapping[str, Provider]) -> None:
+        self._agents = config.agents
+        self._plugins = {name: plugin_tools(home, config, agent) for name, agent in config.agents.items()}
+        self._models = {name: Models(agent, providers) for name, agent in config.agents.items()}
+        self._sessions = Sessions(home.sessions)
+
+    async def prompt(self, request: Request, body: PromptRequest) -> PromptResult:
+        """One prompt to one session of `request.agent`; a session without a name is a new one."""
+        if request.agent not in self._agents:
+            raise NotFound(
+                f"there is no agent {request.agent!r}; configured: {', '.join(self._agents) or 'none'}"
+            )
+
+        async def notice(text: str) -> None:
+            await request.send(PromptEvent(kind="notice", text=text))
+
+        session_id = check_id(request.session)
+        async with self._sessions.open(request.agent, session_id, notice) as session:
+            if any(isinstance(entry, TurnEnd) for entry in session.repaired):
+                await notice("the last turn of this session was interrupted; the conversation goes on")
+            return await self._turn(request, body, session)
+
+    async def _turn(self, request: Request, body: PromptRequest, session: Session) -> PromptResult:
+        agent, models = self._agents[request.agent], self._models[request.agent]
+
+        async def system() -> str:
+            agents_md = await _agents_md(request, session)
+            return system_prompt(request.agent, agent, self._plugins[request.agent], agents_md)
+
+        turn = Turn(session.id, session.entries, model=models.label, max_turns=agent.max_turns,
+                    scripted=models.scripted)  # fmt: skip
+        toolbox = Toolbox(request, request.send, deadline_s=agent.sandbox.deadline_s)
+        runner = Runner(turn, system, models, toolbox, session, request.send)
+        return await runner.run(Prompt(text=body.text, channel=request.channel, call=request.call_name))
+
+
+async def _agents_md(request: Request, session: Session) -> str:
+    """The workspace's AGENTS.md as it was when the session began; empty if there is none. The agent
+    may have written it: it steers that agent alone."""
+    for entry in session.entries:
+        if isinstance(entry, SessionContext):
+            return entry.agents_md
+    text = ""
+    try:
+        text = await read_text(request, AGENTS_MD, AGENTS_MD_LIMIT)
+    except NotFound:
+        pass
+    except Cancelled:
+        raise
+    except BeigeError as error:
+        await request.send(PromptEvent(kind="notice", text=f"AGENTS.md could not be read: {error}"))
+        return ""
+    session.append(SessionContext(agents_md=text))
+    return text
+
+
+async def main(context: Context) -> None:
+    config = load(context.home, secrets=frozenset({"llm"}))
+    providers = open_providers(context.home, config.llm.providers)
+    service = Service(context.home, config, providers)
+    bus = Bus(context.home, context.user)
+    bus.serve("llm", {"llm.prompt": service.prompt}, capacity=CAPACITY)
+    async with contextlib.AsyncExitStack() as closing:
+        for provider in providers.values():
+            closing.push_async_callback(provider.close)
+        await bus.start()
+        closing.push_async_callback(bus.close)
+        context.ready()
+        await context.stop.wait()

@@ -1,0 +1,92 @@
+"""What the provider simulator answers: content in no provider's format, and faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Say:
+    """Text, sent in `pieces` deltas."""
+
+    text: str
+    pieces: int = 3
+
+
+@dataclass(frozen=True)
+class Think:
+    text: str
+    signature: str = "c2lnbmVk"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool call; its arguments are sent in `pieces` deltas, cut anywhere. `raw` replaces them."""
+
+    name: str
+    args: dict[str, Any] = field(default_factory=dict)
+    id: str = "toolu_01"
+    pieces: int = 4
+    raw: str | None = None
+
+
+Content = Say | Think | Tool
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How a stream goes wrong after `after` events (or SSE chunks) were sent."""
+
+    kind: Literal["cut", "hang", "malformed", "error_event", "end"]
+    after: int = 0
+    error_type: str = "overloaded_error"
+    message: str = "Overloaded"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of a model. `stop` None: what fits the content."""
+
+    content: tuple[Content, ...]
+    stop: str | None = None
+    fault: Fault | None = None
+    usage: bool = True
+    input_tokens: int = 25
+    output_tokens: int = 15
+    variant: frozenset[str] = frozenset()
+    """Ways in which compatible servers bend OpenAI's format: `no_done`, `null_content`,
+    `empty_choices`, `whole_args`, `object_args`, `same_index`, `no_index`, `keep_alive`."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An HTTP error instead of a stream. `body` None: the provider's own error body."""
+
+    status: int
+    error_type: str = "api_error"
+    message: str = "something went wrong"
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str | None = None
+    content_type: str = "application/json"
+
+
+@dataclass(frozen=True)
+class Silence:
+    """The request is read and nothing is ever answered."""
+
+
+Answer = Reply | Refusal | Silence
+
+
+def reply(*content: Content | str, **options: Any) -> Reply:
+    """Short form: strings are text."""
+    return Reply(tuple(Say(item) if isinstance(item, str) else item for item in content), **options)
+
+
+def split(text: str, pieces: int) -> list[str]:
+    """`text` in about `pieces` parts of equal length."""
+    if not text:
+        return []
+    size = max(1, -(-len(text) // max(1, pieces)))
+    return [text[at : at + size] for at in range(0, len(text), size)]
