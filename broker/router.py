@@ -140,6 +140,7 @@ class Router:
     def close(self) -> None:
         self._feed.close()
         self._socket.disable_monitor()
+        self._monitor.close(0)
         self._socket.close(0)
         self._context.term()
         self._auth.stop()
