@@ -6,7 +6,9 @@ Foreign errors are translated here, once: `Unavailable` when no engine answers, 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from beige.errors import Failed, Unavailable
 
 READ_TIMEOUT_S = 900
 """A build step may be silent for as long as a slow package download takes."""
+
+CONNECT_TIMEOUT_S = 5
 
 DOCKER_ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -72,8 +76,24 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "explanation", None) or error)
 
 
+def _check_local_socket() -> None:
+    """A plain connect() before the SDK's: that buries the cause under three layers of its own, and
+    leaves its socket open."""
+    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    if not host.startswith("unix://"):
+        return
+    path = host.removeprefix("unix://")
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(CONNECT_TIMEOUT_S)
+            probe.connect(path)
+    except OSError as error:
+        raise Unavailable(f"no Docker engine answers at {path}: {error.strerror or error}") from error
+
+
 def connect() -> DockerBuildEngine:
     """The engine that DOCKER_HOST names, or the local one. Raises `Unavailable`."""
+    _check_local_socket()
     try:
         client = docker.from_env(version="auto", timeout=READ_TIMEOUT_S)
     except (docker.errors.DockerException, requests.RequestException) as error:

@@ -1,0 +1,277 @@
+"""services/sandbox/image.py without an engine: which base, which recipe, what is sent, what is said."""
+
+import hashlib
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+
+import pytest
+
+from beige.errors import Failed
+from beige.paths import image_dir
+from services.sandbox import image
+from services.sandbox.engine_build import ImageInfo
+from services.sandbox.image import REGISTRY_BASE, Reporter
+
+
+class FakeEngine:
+    """Holds image references; `offered` is what its registry has."""
+
+    def __init__(self, images=(), offered=()):
+        self.images = {reference: ImageInfo(f"sha256:{reference}", {}) for reference in images}
+        self.offered = set(offered)
+        self.done = []
+
+    def architecture(self):
+        return "x86_64"
+
+    def find(self, reference):
+        return self.images.get(reference)
+
+    def pull(self, reference, patience_s):
+        self.done.append(("pull", reference))
+        if reference in self.offered:
+            self.images[reference] = ImageInfo(f"sha256:{reference}", {})
+        return reference in self.offered
+
+    def import_tar(self, tar, reference, changes):
+        self.done.append(("import", reference))
+        self.images[reference] = ImageInfo(f"sha256:{reference}", {})
+
+    def build(self, context, reference, *, arguments, labels, on_line):
+        with tarfile.open(fileobj=context) as tar:
+            self.context = {entry.name: entry for entry in tar.getmembers()}
+        self.done.append(("build", reference, arguments["BASE_IMAGE"]))
+        self.images[reference] = ImageInfo(f"sha256:built{len(self.done)}", labels)
+        return self.images[reference].id
+
+    def discard(self, image_id):
+        self.done.append(("discard", image_id))
+
+    def close(self):
+        self.done.append(("close",))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache that holds everything that would otherwise be fetched or made."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = image.cache_dir()
+    own = image.own_base(image_dir())
+    (cache / f"deno-{image.DENO_VERSION}-x86_64").write_bytes(b"deno")
+    (cache / f"base-{own.suite}-{own.key}.tar").write_bytes(b"base")
+    return cache
+
+
+@pytest.fixture
+def source(tmp_path):
+    copy = tmp_path / "image"
+    shutil.copytree(image_dir(), copy)
+    return copy
+
+
+quiet = Reporter(as_json=False)
+
+
+def options(*arguments):
+    return image.parse(["build", *arguments])
+
+
+# --- the recipe -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "harden.sh", "packages.txt", "init/main.c", "tool-client.c"])
+def test_the_recipe_changes_with_every_file_that_is_built_in(source, name):
+    before = image.recipe_hash(source, None, "x86_64")
+    (source / name).write_text((source / name).read_text() + "\n")
+    assert image.recipe_hash(source, None, "x86_64") != before
+
+
+@pytest.mark.parametrize("name", ["seccomp.json", "mkseccomp.py"])
+def test_the_seccomp_profile_is_not_part_of_the_image(source, name):
+    before = image.recipe_hash(source, None, "x86_64")
+    (source / name).write_text("{}")
+    assert image.recipe_hash(source, None, "x86_64") == before
+
+
+def test_the_recipe_changes_with_the_wanted_base_and_the_architecture(source):
+    recipes = {
+        image.recipe_hash(source, base, architecture)
+        for base in (None, "debian:trixie-slim")
+        for architecture in ("x86_64", "aarch64")
+    }
+    assert len(recipes) == 4
+
+
+def test_no_two_lists_of_parts_have_the_same_digest():
+    assert image.digest(b"ab", b"c") != image.digest(b"a", b"bc")
+
+
+# --- the base ---------------------------------------------------------------------------------------
+
+OWN = image.own_base(image_dir()).reference
+
+BASES = {
+    "here already": ([REGISTRY_BASE], [REGISTRY_BASE], REGISTRY_BASE, []),
+    "own one here already, registry not asked": ([OWN], [REGISTRY_BASE], OWN, []),
+    "pulled": ([], [REGISTRY_BASE], REGISTRY_BASE, [("pull", REGISTRY_BASE)]),
+    "no registry": ([], [], OWN, [("pull", REGISTRY_BASE), ("import", OWN)]),
+}
+
+
+@pytest.mark.parametrize(("images", "offered", "chosen", "done"), BASES.values(), ids=BASES)
+def test_the_base_is_the_cheapest_that_can_be_had(cache, images, offered, chosen, done):
+    engine = FakeEngine(images, offered)
+    assert image.choose_base(engine, image_dir(), cache, None, quiet) == chosen
+    assert engine.done == done
+
+
+def test_a_wanted_base_is_never_replaced_by_another(cache):
+    engine = FakeEngine([REGISTRY_BASE])
+    with pytest.raises(Failed, match="mine:1 is not here and cannot be pulled"):
+        image.choose_base(engine, image_dir(), cache, "mine:1", quiet)
+
+
+def test_only_the_distributions_own_sources_go_into_the_base(tmp_path):
+    apt = tmp_path
+    (apt / "sources.list.d").mkdir()
+    own = apt / "sources.list.d" / "debian.sources"
+    own.write_text("Types: deb\nSuites: bookworm bookworm-updates\n\nTypes: deb\nSuites: bookworm-security\n")
+    (apt / "sources.list.d" / "vendor.sources").write_text("Types: deb\nURIs: http://v\nSuites: nodistro\n")
+    (apt / "sources.list.d" / "cloud.list").write_text("deb http://c cloud-bookworm main\n")
+    (apt / "sources.list.d" / "old.list.save").write_text("deb http://m bookworm main\n")
+    listed = apt / "sources.list"
+    listed.write_text("# deb http://x other main\ndeb [signed-by=/k] http://m bookworm main\n")
+    assert image.apt_sources(apt, "bookworm") == [listed, own]
+
+
+# --- what is sent to the engine ---------------------------------------------------------------------
+
+
+def test_the_context_depends_on_no_umask_user_or_clock(tmp_path, source):
+    native, deno = tmp_path / "native", tmp_path / "deno-cached"
+    native.mkdir(mode=0o700)
+    for path in (native / "init", deno):
+        path.write_bytes(b"program")
+        path.chmod(0o600)
+    (source / "harden.sh").chmod(0o777)
+    out = io.BytesIO()
+    image.write_context(out, source, native, deno)
+    with tarfile.open(fileobj=out) as tar:
+        entries = {entry.name: entry for entry in tar.getmembers()}
+    assert {"Dockerfile", "init/main.c", "native", "native/init", "deno/deno", "harden.sh"} <= set(entries)
+    assert not {"seccomp.json", "mkseccomp.py"} & set(entries)
+    assert {entry.uid for entry in entries.values()} == {entry.mtime for entry in entries.values()} == {0}
+    assert (entries["deno/deno"].mode, entries["harden.sh"].mode, entries["native"].mode) == (
+        0o755,
+        0o644,
+        0o755,
+    )
+
+
+def test_a_second_build_does_nothing_unless_forced(cache):
+    engine = FakeEngine([REGISTRY_BASE])
+    first = image.build(engine, options(), quiet)
+    assert engine.done == [("build", image.DEFAULT_TAG, REGISTRY_BASE)]
+    assert image.build(engine, options(), quiet).id == first.id
+    assert len(engine.done) == 1
+    image.build(engine, options("--force"), quiet)
+    assert engine.done[1:] == [("build", image.DEFAULT_TAG, REGISTRY_BASE), ("discard", first.id)]
+
+
+def test_an_image_that_is_not_ours_is_replaced_but_not_removed(cache):
+    engine = FakeEngine([REGISTRY_BASE, image.DEFAULT_TAG])
+    image.build(engine, options(), quiet)
+    assert [entry[0] for entry in engine.done] == ["build"]
+
+
+# --- deno -------------------------------------------------------------------------------------------
+
+
+def test_a_wheel_that_is_not_the_known_one_is_refused(tmp_path, monkeypatch):
+    def download(argv, **_):
+        (tmp_path / "deno-2.9.8-py3-none-any.whl").write_bytes(b"something else")
+
+    monkeypatch.setattr(image, "run", download)
+    with pytest.raises(Failed, match=hashlib.sha256(b"something else").hexdigest()):
+        image.download_deno(tmp_path, "x86_64")
+
+
+def test_deno_is_taken_out_of_its_wheel(tmp_path):
+    wheel = tmp_path / "deno.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("deno-2.9.8.data/scripts/deno", b"the program")
+    assert image.unpack_deno(wheel, tmp_path).read_bytes() == b"the program"
+
+
+def test_an_architecture_without_deno_is_named(tmp_path):
+    with pytest.raises(Failed, match="riscv64"):
+        image.fetch_deno(tmp_path, "riscv64", quiet)
+
+
+# --- commands ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["build", "status"])
+def test_without_an_engine_it_says_what_to_do_and_exits_3(command, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    assert image.main([command]) == 3
+    said = capsys.readouterr().err
+    assert "none.sock: No such file or directory" in said
+    assert "scripts/engine.sh" in said
+
+
+@pytest.mark.parametrize(
+    ("labels", "state", "code"),
+    [
+        (None, "missing", 1),
+        ({}, "outdated", 1),
+        ({"beige.recipe": "old"}, "outdated", 1),
+        ("now", "up_to_date", 0),
+    ],
+    ids=["missing", "foreign", "old", "current"],
+)
+def test_status(labels, state, code, monkeypatch, capsys):
+    engine = FakeEngine()
+    if labels == "now":
+        labels = {"beige.recipe": image.recipe_hash(image_dir(), None, "x86_64")}
+    if labels is not None:
+        engine.images[image.DEFAULT_TAG] = ImageInfo("sha256:x", labels)
+    monkeypatch.setattr(image.engine_build, "connect", lambda: engine)
+    assert image.main(["status", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["state"] == state
+
+
+def test_progress_as_json_is_one_object_per_line(cache, monkeypatch, capsys):
+    monkeypatch.setattr(image.engine_build, "connect", lambda: FakeEngine([REGISTRY_BASE]))
+    assert image.main(["build", "--json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [e["step"] for e in events if e["event"] == "step"] == [
+        "base image", "deno", "static programs", "docker build",
+    ]  # fmt: skip
+    assert (events[-1]["event"], events[-1]["built"]) == ("done", True)
+
+
+def test_an_interrupt_leaves_no_temporary_file(cache, monkeypatch, tmp_path, capsys):
+    class Interrupted(FakeEngine):
+        def build(self, *_, **__):
+            raise KeyboardInterrupt
+
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr(image.tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(image.engine_build, "connect", lambda: Interrupted([REGISTRY_BASE]))
+    assert image.main(["build"]) == 130
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_program_that_fails_shows_the_end_of_its_output():
+    with pytest.raises(Failed, match="exit code 3:\nwhy"):
+        image.run(["sh", "-c", "echo why >&2; exit 3"], deadline_s=10)
+
+
+def test_a_program_that_is_missing_is_named():
+    with pytest.raises(Failed, match="no-such-program is not installed"):
+        image.run(["no-such-program"], deadline_s=10)
