@@ -36,7 +36,6 @@ KILL_WAIT_S = 2.0
 """How long a cancelled call waits for the EXIT that shows that nothing is left of it."""
 STUCK_S = 10.0
 """After KILL without EXIT for so long the connection is closed, which kills everything."""
-MAX_STDIN_CREDIT = 16 * 1024 * 1024
 STDIN_CHUNK = 64 * 1024
 
 
@@ -77,8 +76,8 @@ class _Job:
 
     def grant_stdin(self, count: int) -> None:
         self.stdin_credit += count
-        if self.stdin_credit > MAX_STDIN_CREDIT:
-            raise Violation("more stdin credit than anybody needs")
+        if self.stdin_credit > frames.STDIN_WINDOW:
+            raise Violation("more stdin credit than its window")
         self.stdin_granted.set()
 
     async def next(self, deadline: float) -> Event:

@@ -39,7 +39,7 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = tuple(
         (Kind.DISK_FULL, r"no space left on device|disk quota exceeded"),
         (
             Kind.COMMAND_MISSING,
-            r"(exec|stat)[^\n]*: (no such file or directory|executable file not found|permission denied)",
+            r'exec: "[^"]*": (stat [^:]*: )?(no such file|executable file not found|permission denied)',
         ),
         (Kind.CONTAINER_MISSING, r"no such (container|exec)|no such exec instance"),
     )

@@ -8,6 +8,7 @@ escapes that; the container's limits still hold it, and removing the container e
 from __future__ import annotations
 
 import asyncio
+import errno
 import secrets
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,13 +25,15 @@ from services.sandbox.channel import (
     OnOutput,
 )
 from services.sandbox.engine import Engine, OpenExec
-from services.sandbox.failure import EngineError, Kind, last_line
+from services.sandbox.failure import EngineError, Kind, classify, last_line
 from services.sandbox.spec import PATH, USER
 
 CHUNK = 64 * 1024
 IDLE_S = 1.0
 """No output for so long: look whether the command ended and only its children hold the pipe."""
 KILL_S = 10.0
+REFUSED = 126
+"""Exit code of an exec that the runtime could not start."""
 MARK = "BEIGE_JOB"
 _HEADER = struct.Struct(">BxxxL")
 _Ended = Callable[[str], Awaitable[bool]]
@@ -92,6 +95,10 @@ class DockerExecChannel:
             timed_out = True
             await self._kill(job)
         code = await self._exit_code(run.opened.id)
+        if code == REFUSED and (said := bytes(run.kept["stdout"].head)).startswith(
+            b"OCI runtime exec failed"
+        ):
+            raise _refused(said.decode("utf-8", "replace"))
         return Exit(code if code is not None else -9, timed_out, run.kept["stdout"], run.kept["stderr"])
 
     async def _open(self, command: Command, job: str) -> OpenExec:
@@ -116,7 +123,7 @@ class DockerExecChannel:
 
     def _translated(self, error: EngineError) -> Exception:
         if error.kind is Kind.COMMAND_MISSING:
-            return CannotRun(last_line(error.text), 2)
+            return CannotRun(last_line(error.text), errno.ENOENT)
         if error.kind in (Kind.NOT_RUNNING, Kind.CONTAINER_MISSING):
             self._alive = False
             return ChannelLost("the container is not running")
@@ -230,6 +237,15 @@ class _Run:
                     await self._writer.drain()
             await self._writer.drain()
             self._writer.write_eof()
+
+
+def _refused(said: str) -> CannotRun:
+    """The runtime's reason comes as output. (A command that prints the same deceives only its agent.)"""
+    if "chdir to cwd" in said:
+        return CannotRun("chdir: no such directory", errno.ENOENT)
+    if classify(400, said) is Kind.COMMAND_MISSING:
+        return CannotRun("exec: no such program", errno.ENOENT)
+    return CannotRun(last_line(said))
 
 
 def _close_late(opening: asyncio.Future[OpenExec]) -> None:
