@@ -15,13 +15,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from beige.errors import ConfigError
+from beige.messages import CORE_TOOLS
 from beige.paths import Home, bundled_plugins_dir
 
 MANIFEST = "plugin.json"
 ENTRY = "plugin.py"
 MAX_MANIFEST = 64 * 1024
 BUNDLED = "bundled:"
-CORE_TOOLS = ("read", "write", "patch", "exec")
+
 
 _PLUGIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}\Z")
 _TOOL_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")

@@ -1,0 +1,79 @@
+"""All plugins of the configuration: which one has a tool, and how its result crosses the bus."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from beige.config import Config
+from beige.errors import NotFound
+from beige.messages import ToolCall, ToolResult
+from beige.paths import Home, private_directory
+from beige.plugins import Manifest, deep_merge, load_manifest, resolve_plugin_dir
+from beige.wire import Outcome
+from services.tools import frames
+from services.tools.plugin_process import PluginProcess
+
+
+class Host:
+    """Owns the plugins' processes."""
+
+    def __init__(self, plugins: Iterable[tuple[Manifest, PluginProcess]]) -> None:
+        self._plugins: list[PluginProcess] = []
+        self._owner: dict[str, PluginProcess] = {}
+        for manifest, process in plugins:
+            self._plugins.append(process)
+            self._owner.update(dict.fromkeys(manifest.provides.tools, process))
+
+    async def start(self) -> None:
+        """Returns when each plugin is loaded or known not to be."""
+        await asyncio.gather(*(plugin.start() for plugin in self._plugins))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(plugin.close() for plugin in self._plugins))
+
+    async def call(
+        self, call: ToolCall, outcome: Outcome, *, agent: str, session: str = "", channel: str = ""
+    ) -> ToolResult:
+        """Fills in `outcome` for the audit record. Errors: as `PluginProcess.call`, and NotFound."""
+        outcome.target = "gateway"
+        plugin = self._owner.get(call.tool)
+        if plugin is None:
+            raise NotFound(f"no such tool: '{call.tool}'")
+        done = await plugin.call(
+            call.tool, call.args, agent=agent, session=session, channel=channel, cwd=call.cwd
+        )
+        outcome.exit_code = done.exit_code
+        outcome.output_bytes = len(done.output.encode()) + len(done.error.encode())
+        outcome.error = done.error[:256]
+        return ToolResult(done.exit_code == 0, done.output, done.error, done.exit_code)
+
+
+def build(config: Config, home: Home, log: logging.Logger) -> Host:
+    """The host for `config`, not started. ConfigError if a manifest is wrong."""
+    private_directory(home.data)
+    private_directory(home.data / "plugins")
+    return Host([_plugin(config, name, home, log) for name in config.plugins])
+
+
+def _plugin(config: Config, name: str, home: Home, log: logging.Logger) -> tuple[Manifest, PluginProcess]:
+    directory = resolve_plugin_dir(home, config.plugins[name])
+    manifest = load_manifest(directory, name)
+    data_dir = home.data / "plugins" / name
+    private_directory(data_dir)
+    load = load_frame(config, manifest, directory, data_dir)
+    return manifest, PluginProcess(load, log.getChild(name))
+
+
+def load_frame(config: Config, manifest: Manifest, directory: Path, data_dir: Path) -> frames.Load:
+    """What the plugin's process needs to know, and nothing of another plugin's."""
+    name = manifest.name
+    base = config.plugins[name].config
+    overrides = {
+        agent: deep_merge(base, entry.plugin_configs[name])
+        for agent, entry in config.agents.items()
+        if name in entry.plugin_configs
+    }
+    return frames.Load(name, str(directory), str(data_dir), list(manifest.provides.tools), base, overrides)

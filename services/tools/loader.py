@@ -1,0 +1,88 @@
+"""Imports and creates one plugin, inside the plugin's own process, and checks what it registers."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from beige.plugins import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, PluginContext, ToolHandler
+from beige.plugins.manifest import ENTRY
+from services.tools.results import type_name
+
+
+class LoadProblem(Exception):
+    """The plugin can't be used. The text may be shown to an agent; the cause goes to the log."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    handler: ToolHandler
+    timeout_s: float
+
+
+@dataclass
+class Registrar:
+    """The `PluginRegistrar` given to plugins."""
+
+    allowed: frozenset[str]
+    tools: dict[str, Tool] = field(default_factory=dict)
+
+    def tool(
+        self, name: str, handler: ToolHandler, *, description: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        if name not in self.allowed:
+            raise LoadProblem(f"it registers tool {name!r:.80}, which its plugin.json does not list")
+        if name in self.tools:
+            raise LoadProblem(f"it registers tool {name!r} twice")
+        if not callable(handler):
+            raise LoadProblem(f"the handler of tool {name!r} can't be called")
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= MAX_TIMEOUT_S:
+            raise LoadProblem(f"timeout_s of tool {name!r} must be above 0 and at most {MAX_TIMEOUT_S:g}")
+        self.tools[name] = Tool(handler, float(timeout_s))
+
+
+def load_plugin(
+    directory: Path, tools: list[str], config: dict[str, Any], ctx: PluginContext
+) -> tuple[Any, dict[str, Tool]]:
+    """The plugin and its tools. LoadProblem, with the plugin's own exception as cause."""
+    create = getattr(_import(directory, ctx.name), "create_plugin", None)
+    if not callable(create):
+        raise LoadProblem(f"{ENTRY} defines no create_plugin(config, ctx)")
+    plugin = _guarded("create_plugin", create, config, ctx)
+    register = getattr(plugin, "register", None)
+    if not callable(register):
+        raise LoadProblem("what create_plugin returned has no register(reg)")
+    registrar = Registrar(frozenset(tools))
+    _guarded("register", register, registrar)
+    missing = sorted(registrar.allowed - set(registrar.tools))
+    if missing:
+        raise LoadProblem(f"its plugin.json lists tool {missing[0]!r}, which it does not register")
+    return plugin, registrar.tools
+
+
+def _import(directory: Path, name: str) -> ModuleType:
+    """Run plugin.py. Its neighbours can be imported by their plain names: the process is its own."""
+    file = directory / ENTRY
+    if not file.is_file():
+        raise LoadProblem(f"{ENTRY} is missing")
+    sys.path.insert(0, str(directory))
+    module_name = f"beige_plugin_{name.replace('-', '_')}"
+    spec = importlib.util.spec_from_file_location(module_name, file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    _guarded("importing it", spec.loader.exec_module, module)
+    return module
+
+
+def _guarded(step: str, function: Any, *args: Any) -> Any:
+    try:
+        return function(*args)
+    except LoadProblem:
+        raise
+    except (Exception, SystemExit) as error:
+        raise LoadProblem(f"{step} raised {type_name(error)}") from error
