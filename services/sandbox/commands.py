@@ -22,6 +22,7 @@ MAX_KEPT = 448 * 1024
 """Per stream, so that both and their tails fit into one answer (`wire.MAX_BODY`)."""
 TIMED_OUT = 124
 SIGNALLED = 128
+KILLED = 137
 MAX_VARIABLES = 256
 MAX_ENVIRONMENT = 96 * 1024
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
@@ -53,6 +54,10 @@ async def execute(sandbox: Sandbox, call: ExecCall, body: ExecRequest) -> ExecRe
     ended = await sandbox.run(command, forward if call.wants_items else None)
     result = result_of(ended)
     result.duration_ms = round((time.perf_counter() - started) * 1000, 3)
+    if result.exit_code == KILLED and await sandbox.newly_out_of_memory():
+        limit = sandbox.config.sandbox.memory
+        result.stderr += f"\n[killed: over the sandbox's memory limit of {limit}]\n".encode()
+        call.outcome.error = "out of memory"
     call.outcome.exit_code = result.exit_code
     call.outcome.output_bytes = result.stdout_bytes + result.stderr_bytes
     if ended.timed_out:

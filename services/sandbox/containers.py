@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum
@@ -23,7 +24,7 @@ from services.sandbox.engine import Container, Engine
 from services.sandbox.failure import EngineError, Kind
 from services.sandbox.fallback import DockerExecChannel
 from services.sandbox.listener import ExecListener, Identity
-from services.sandbox.spec import ContainerSpec, container_name, container_spec, home_digest
+from services.sandbox.spec import ContainerSpec, base_environment, container_name, container_spec, home_digest
 
 MAX_RUNNING = 32
 """Calls of one agent at once. The service's capacity is this times the agents: one agent's hundred
@@ -33,6 +34,10 @@ CONNECT_S = 20.0
 ADOPT_S = 5.0
 REAL_PIDS = frozenset({"", "runc", "crun", "io.containerd.runc.v2"})
 """Runtimes under which a process in the container has a pid of the host's."""
+
+
+MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""Where the container sees its own count of such kills: cgroup v2, v1."""
 
 
 class Plan(Enum):
@@ -48,6 +53,11 @@ def plan(found: Container | None, digests: frozenset[str], image_id: str) -> Pla
         return Plan.CREATE
     current = found.running and found.spec in digests and found.image_id == image_id
     return Plan.ADOPT if current else Plan.REPLACE
+
+
+def memory_kills(events: str) -> int:
+    """The kernel's count in the text of MEMORY_EVENTS."""
+    return sum(int(n) for n in re.findall(r"^oom_kill (\d{1,9})$", events, re.MULTILINE))
 
 
 class Sandbox:
@@ -66,6 +76,7 @@ class Sandbox:
         self._bringing: asyncio.Task[Channel] | None = None
         self._lock = asyncio.Lock()
         self._running = 0
+        self._memory_kills = 0
 
     # --- for callers -----------------------------------------------------------------------------------
 
@@ -101,6 +112,18 @@ class Sandbox:
             raise await self._why(str(error)) from error
         except EngineError as error:
             raise failure.to_beige(error, self.agent, self.config.sandbox.image) from error
+
+    async def newly_out_of_memory(self) -> bool:
+        """Did the kernel kill something in the container for its memory limit since last asked?"""
+        before, self._memory_kills = self._memory_kills, await self._count_memory_kills()
+        return self._memory_kills > before
+
+    async def _count_memory_kills(self) -> int:
+        command = Command(("cat", *MEMORY_EVENTS), base_environment(self.agent), "/", timeout_s=5.0)
+        try:
+            return memory_kills(bytes((await self.run(command)).stdout.head).decode("ascii", "replace"))
+        except BeigeError:
+            return 0
 
     async def info(self) -> SandboxInfo:
         found = await self._engine.inspect(container_name(self._home, self.agent))
@@ -179,6 +202,7 @@ class Sandbox:
         channel = await self._executor_of(found, ADOPT_S)
         if channel is not None:
             self._log.info("found the container of %s again", self.agent)
+            self._memory_kills = await self._count_memory_kills()
         return channel
 
     async def _create(self, specs: dict[bool, ContainerSpec], image_id: str) -> Channel:
@@ -197,6 +221,7 @@ class Sandbox:
 
     async def _with_executor(self, spec: ContainerSpec) -> Channel:
         self._listener.forget()
+        self._memory_kills = 0
         container = await self._started(spec)
         channel = await self._executor_of(container, CONNECT_S)
         if channel is not None:

@@ -95,10 +95,9 @@ class DockerExecChannel:
             timed_out = True
             await self._kill(job)
         code = await self._exit_code(run.opened.id)
-        if code == REFUSED and (said := bytes(run.kept["stdout"].head)).startswith(
-            b"OCI runtime exec failed"
-        ):
-            raise _refused(said.decode("utf-8", "replace"))
+        said = bytes(run.kept["stdout"].head).decode("utf-8", "replace")
+        if code == REFUSED and said.startswith("OCI runtime exec failed"):
+            raise _refused(said)
         return Exit(code if code is not None else -9, timed_out, run.kept["stdout"], run.kept["stderr"])
 
     async def _open(self, command: Command, job: str) -> OpenExec:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.sandbox.containers import Plan, plan
+from services.sandbox.containers import Plan, memory_kills, plan
 from services.sandbox.engine import Container
 
 RUNNING = Container(
@@ -33,3 +33,16 @@ def test_a_container_is_kept_only_if_it_is_what_we_would_make(
     found: Container | None, expected: Plan
 ) -> None:
     assert plan(found, frozenset({"s1", "s2"}), "sha256:1") is expected
+
+
+@pytest.mark.parametrize(
+    ("events", "count"),
+    [
+        pytest.param("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n", 2, id="cgroup v2"),
+        pytest.param("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n", 5, id="cgroup v1"),
+        pytest.param("oom_kill 99999999999999999999\noom_kill x\n", 0, id="nonsense"),
+        pytest.param("", 0, id="not readable"),
+    ],
+)
+def test_kills_for_memory_are_counted(events: str, count: int) -> None:
+    assert memory_kills(events) == count
