@@ -13,10 +13,10 @@ from beige.config.models import (
     ScaleConfig,
 )
 from beige.config.problems import ConfigProblems, Problem
-from beige.config.variables import PROGRAMS, SECRET_SECTIONS, variables_for
+from beige.config.variables import SECRET_SECTIONS, variables_for
 
 __all__ = [
-    "ALL_SECRETS", "PROGRAMS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "Config", "ConfigProblems",
+    "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "Config", "ConfigProblems",
     "LlmConfig", "ModelRef", "PluginConfig", "Problem", "ProviderConfig", "SandboxConfig", "ScaleConfig",
     "build", "check_everything", "load", "variables_for",
 ]  # fmt: skip

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from beige.config.problems import Location, Problem
+from beige.supervisor.launch import MODULES
 
-PROGRAMS = ("broker", "policy", "audit", "sandbox", "tools", "bridge", "llm", "tap")
-"""Every process that supervisord runs, in the order in which they start."""
+READERS = tuple(program for program in MODULES if program != "broker")
+"""The programs that read the configuration; the broker needs nothing from it."""
 
 SECRET_SECTIONS: dict[str, tuple[Location, ...]] = {
     "llm": (("llm", "providers"),),
@@ -48,11 +49,11 @@ def resolve(
 
 def variables_for(raw: Mapping[str, Any]) -> dict[str, set[str]]:
     """The variables each program needs, by program: its own secret section's and the plain sections'."""
-    needed: dict[str, set[str]] = {program: set() for program in PROGRAMS}
+    needed: dict[str, set[str]] = {program: set() for program in MODULES}
     for location, text in _strings(raw, ()):
         section = secret_section(location)
         names = {found["name"] for found in _REFERENCE.finditer(text) if found["name"]}
-        for program in [section] if section else PROGRAMS:
+        for program in [section] if section else READERS:
             needed[program] |= names
     return needed
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from beige.config.variables import PROGRAMS, resolve, variables_for
+from beige.config.variables import resolve, variables_for
+from beige.supervisor.launch import MODULES
 
 RAW: dict[str, Any] = {
     "llm": {"providers": {"x": {"apiKey": "${KEY}", "headers": {"a": "${HEADER:-h}"}}}},
@@ -17,10 +18,11 @@ RAW: dict[str, Any] = {
 
 def test_each_program_needs_its_own_section_and_the_plain_ones() -> None:
     needed = variables_for(RAW)
-    assert set(needed) == set(PROGRAMS)
+    assert set(needed) == set(MODULES)
+    assert needed["broker"] == set()
     assert needed["llm"] == {"KEY", "HEADER", "PLUGINS", "CITY"}
     assert needed["tools"] == {"TOKEN", "GIT_USER", "PLUGINS", "CITY"}
-    for program in set(PROGRAMS) - {"llm", "tools"}:
+    for program in set(MODULES) - {"llm", "tools", "broker"}:
         assert needed[program] == {"PLUGINS", "CITY"}
 
 
