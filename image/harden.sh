@@ -41,7 +41,7 @@ remove_programs corelist prove h2ph h2xs xsubpp ptar ptardiff ptargrep shasum sp
 
 # Documentation, logs, and the start-up files of a system that never boots.
 rm -rf /usr/share/doc /usr/share/man /usr/share/info /usr/share/locale /usr/share/lintian \
-    /usr/share/bash-completion /usr/share/zsh /var/log/* /var/cache/* /var/lib/systemd \
+    /usr/share/bash-completion /usr/share/zsh /usr/share/bug /usr/share/doc-base /var/log/* /var/cache/* /var/lib/systemd \
     /usr/lib/systemd /etc/systemd /etc/cron* /etc/init.d /etc/rc?.d /var/backups /var/mail /var/spool/mail
 
 find / -xdev -type f -perm /6000 -exec chmod a-s {} +
