@@ -72,6 +72,8 @@ def read_journal(data: bytes, agent: str, session: str) -> Journal:
         if entry is None:
             raise Failed(f"session {session!r}: line {number} of its file is not readable", executed="no")
         whole.append(entry)
+    if lines and not whole:  # not torn but foreign, e.g. of a newer version: nothing of it is cut off
+        raise Failed(f"session {session!r}: its file is not readable", executed="no")
     _check_header(whole, agent, session)
     return Journal(whole, sum(len(line) + 1 for line in lines[: len(whole)]))
 

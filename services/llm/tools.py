@@ -135,9 +135,19 @@ def read_content(result: ReadResult, content: bytes) -> list[Result]:
         return _image_content(result, content)
     if result.kind == "binary":
         return [Text(result.notice or f"a binary file of {result.size} bytes; look at it with exec")]
-    text = content.decode(errors="replace")
-    blocks: list[Result] = [Text(cut(text, TEXT_LIMIT) or "(the file is empty)")]
-    return [*blocks, Text(f"[{result.notice}]")] if result.notice else blocks
+    return _text_content(result, content.decode(errors="replace"))
+
+
+def _text_content(result: ReadResult, text: str) -> list[Result]:
+    """Whole lines from the first on, and a notice where to go on."""
+    notice = result.notice
+    end = text.rfind("\n", 0, TEXT_LIMIT) + 1
+    if len(text) > TEXT_LIMIT and end:
+        text = text[:end]
+        following = result.first_line + text.count("\n")
+        notice = f"[lines {result.first_line} to {following - 1} are shown; go on with offset={following}]"
+    blocks: list[Result] = [Text(cut(text, TEXT_LIMIT))] if text else []
+    return [*blocks, Text(notice or "[the file is empty]")] if notice or not text else blocks
 
 
 def _image_content(result: ReadResult, content: bytes) -> list[Result]:

@@ -94,9 +94,23 @@ def test_a_model_never_gets_more_than_its_share():
 
 
 def test_a_text_file_comes_with_its_notice():
-    result = ReadResult(kind="text", content=b"one\n", notice="lines 2 to 9 were left out")
+    result = ReadResult(kind="text", content=b"one\n", notice="[lines 2 to 9 were left out]")
     assert read_content(result, result.content) == [Text("one\n"), Text("[lines 2 to 9 were left out]")]
-    assert read_content(ReadResult(kind="text"), b"") == [Text("(the file is empty)")]
+    assert read_content(ReadResult(kind="text", content=b"one"), b"one") == [Text("one")]
+    assert read_content(ReadResult(kind="text"), b"") == [Text("[the file is empty]")]
+
+
+def test_a_long_text_file_ends_at_a_line_and_says_where_to_go_on():
+    lines = "".join(f"line {number:05}\n" for number in range(100, 20_000))
+    text, notice = read_content(ReadResult(kind="text", first_line=100, notice="[...]"), lines.encode())
+    assert len(text.text) <= 64 * 1024 and text.text.endswith("\n")
+    last = int(text.text.splitlines()[-1].split()[1])
+    assert notice.text == f"[lines 100 to {last} are shown; go on with offset={last + 1}]"
+
+
+def test_one_endless_line_is_cut_in_the_middle():
+    (text,) = read_content(ReadResult(kind="text"), b"x" * 200_000)
+    assert len(text.text) < 70_000 and "characters left out" in text.text
 
 
 def test_an_image_is_shown_and_one_that_cant_be_is_named():

@@ -1,0 +1,465 @@
+"""The llm process over a real broker, with policy and audit; the real SDKs against the simulator."""
+
+import asyncio
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from beige.bus import Bus
+from beige.errors import Cancelled, Failed, Malformed, NotFound, PeerLost
+from beige.messages import PromptRequest
+from beige.testing import House, short_home
+from tests.simulator.replies import Fault, Refusal, Silence, Think, Tool, reply
+from tests.simulator.server import Simulator
+
+EXECUTOR = Path(__file__).with_name("llm_executor.py")
+KEYS = {"ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef", "ZAI_API_KEY": "sk-zai-0123456789abcdef"}
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+)
+
+SCRIPT = """[
+  { say: "I write a script.", tool: "write",
+    args: { path: "hello.sh", content: "echo hello; echo oops >&2; exit 3" } },
+  { tool: "exec", args: { command: "bash hello.sh" } },
+  { expect: "exit code 3", else: "wrong: {{last.text}}" },
+  { say: "It said {{last.stdout}} and {{last.stderr}}." },
+  { say: "Second: {{prompt}}" },
+]"""
+
+
+def config(url):
+    agents = {
+        name: {"model": model, "tools": [], "sandbox": {"image": "x"}, "maxTurns": 5}
+        for name, model in {
+            "demo": {"provider": "demo", "model": "walk"},
+            "claude": {"provider": "anthropic", "model": "claude-haiku-4-5"},
+            "glm": {"provider": "zai", "model": "glm-5"},
+        }.items()
+    }
+    providers = {
+        "demo": {"api": "scripted", "script": "script.json5"},
+        "anthropic": {"apiKey": "${ANTHROPIC_API_KEY}", "baseUrl": url, "timeoutS": 30},
+        "zai": {"api": "openai-completions", "apiKey": "${ZAI_API_KEY}", "baseUrl": f"{url}/v1"},
+    }
+    return {"llm": {"providers": providers}, "agents": agents}
+
+
+class Stage:
+    """Everything a prompt needs, as processes; a simulator; and what the executor did."""
+
+    def __init__(self, house, simulator):
+        self.house, self.home, self.simulator = house, house.home, simulator
+        self.work = self.home.root / "work"
+
+    def start(self, *names):
+        for name in names or ("broker", "policy", "audit", "sandbox", "llm"):
+            if name == "sandbox":
+                self.work.mkdir(exist_ok=True)
+                self.house.start("sandbox", sys.executable, "-P", str(EXECUTOR), str(self.work))
+            else:
+                self.house.start(name, env=KEYS if name.startswith("llm") else None)
+
+    def effects(self):
+        path = self.work / "effects"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def session(self, agent, session):
+        path = self.home.sessions / agent / f"{session}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    def audit(self):
+        return [json.loads(line) for line in self.home.audit_log.read_text().splitlines()]
+
+    def run(self, steps):
+        """Run `steps(cli)` with an operator's bus."""
+
+        async def inner():
+            async with Bus(self.home, "cli/0") as cli:
+                return await steps(cli)
+
+        return asyncio.run(inner())
+
+    def prompt(self, agent, text, session="s1"):
+        return self.run(lambda cli: prompt(cli, agent, text, session))
+
+
+async def prompt(cli, agent, text, session="s1", seen=None):
+    """The result and every event of one prompt. `seen` is called with each event as it comes."""
+    events = []
+    body = PromptRequest(text=text)
+    async with cli.open("llm.prompt", body, agent=agent, session=session, channel="test", ttl_s=60) as stream:
+        async for event in stream:
+            events.append(event)
+            if seen is not None:
+                seen(event)
+        return await stream.result(), events
+
+
+def texts(events, kind="text_delta"):
+    return "".join(event.text for event in events if event.kind == kind)
+
+
+@pytest.fixture
+def stage():
+    with Simulator() as simulator, short_home() as home:
+        home.config.write_text(json.dumps(config(simulator.url)))
+        (home.root / "script.json5").write_text(SCRIPT)
+        with House(home) as house:
+            yield Stage(house, simulator)
+
+
+def assert_sound(stage):
+    """What must hold after every test: requests the APIs accept, and no key anywhere."""
+    assert stage.simulator.problems == []
+    written = [path for path in stage.home.root.rglob("*") if path.is_file() and "keys" not in path.parts]
+    for path in written:
+        content = path.read_bytes()
+        assert not any(key.encode() in content for key in KEYS.values()), f"a key is in {path}"
+
+
+def test_a_scripted_turn_runs_through_the_corridor_and_says_what_it_is(stage):
+    stage.start()
+    result, events = stage.prompt("demo", "go")
+    assert result.text == "It said hello and oops."
+    assert (result.model, result.scripted, result.stop_reason, result.tool_calls) == (
+        "scripted/walk", True, "end_turn", 2,
+    )  # fmt: skip
+    kinds = [event.kind for event in events]
+    assert (kinds[0], events[0].text) == (
+        "notice",
+        "scripted model: a script file speaks here, not a language model",
+    )
+    assert texts(events) == "I write a script.It said hello and oops."
+    assert {(event.stream, event.text) for event in events if event.kind == "tool_output"} == {
+        ("stdout", "hello\n"),
+        ("stderr", "oops\n"),
+    }
+    ended = [event for event in events if event.kind == "tool_end"]
+    assert [(event.tool, event.exit_code, event.is_error) for event in ended] == [
+        ("write", None, False),
+        ("exec", 3, False),
+    ]
+    assert kinds.index("tool_start") < kinds.index("tool_output") < len(kinds)
+    lines = stage.session("demo", "s1")
+    assert [line["type"] for line in lines] == [
+        "session", "prompt", "context", "assistant", "tool_start", "tool_result", "assistant", "tool_start",
+        "tool_result", "assistant", "turn_end",
+    ]  # fmt: skip
+    assert all(line["scripted"] for line in lines if line["type"] == "assistant")
+    assert oct((stage.home.sessions / "demo" / "s1.jsonl").stat().st_mode)[-3:] == "600"
+    calls = [line for line in stage.audit() if line["phase"] == "started"]
+    assert [(line["agent"], line["tool"], line["session"]) for line in calls] == [
+        ("demo", "read", "s1"),
+        ("demo", "write", "s1"),
+        ("demo", "exec", "s1"),
+    ]
+
+
+def test_a_session_goes_on_where_it_stood_also_in_a_new_process(stage):
+    stage.start()
+    stage.prompt("demo", "go")
+    stage.house.stop("llm")
+    stage.start("llm")
+    result, _ = stage.prompt("demo", "more")
+    assert result.text == "Second: more"
+    assert [effect for effect in stage.effects() if effect.startswith("read")] == [
+        "read /workspace/AGENTS.md"
+    ]
+
+
+def test_a_scripted_configuration_imports_no_sdk(stage):
+    only = config(stage.simulator.url)
+    only["llm"]["providers"] = {"demo": only["llm"]["providers"]["demo"]}
+    only["agents"] = {"demo": only["agents"]["demo"]}
+    stage.home.config.write_text(json.dumps(only))
+    stage.start("broker", "llm")
+    maps = Path(f"/proc/{stage.house.processes['llm'].pid}/maps").read_text()
+    assert "jiter" not in maps and "pydantic_core" in maps, "jiter is the SDKs' native JSON parser"
+
+
+AGENTS = ["claude", "glm"]
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_a_model_works_with_all_four_tools(stage, agent):
+    stage.start()
+    workspace = stage.work / agent
+    workspace.mkdir()
+    (workspace / "AGENTS.md").write_text("Build with make.")
+    (workspace / "dot.png").write_bytes(PNG)
+    big = "é" * 600_000
+    stage.simulator.answer(
+        reply("I start.", Tool("write", {"path": "a b'.txt", "content": "one\n"}, id="c1"),
+              Tool("patch", {"path": "a b'.txt", "old": "one", "new": "zwei"}, id="c2"),
+              Tool("exec", {"command": "cat \"a b'.txt\""}, id="c3", pieces=12)),
+        reply(Tool("read", {"path": "dot.png"}, id="c4"), Tool("write", {"path": "big", "content": big}, id="c5")),
+        reply("All ", "done."),
+    )  # fmt: skip
+    result, events = stage.prompt(agent, "do it")
+    assert result.text == "All done." and result.tool_calls == 5 and not result.scripted
+    assert result.usage == {"input_tokens": 75, "output_tokens": 45}
+    assert texts(events, "tool_output") == "zwei\n"
+    assert (workspace / "big").read_text() == big
+    requests = [json.dumps(request.body) for request in stage.simulator.requests]
+    assert "Build with make." in requests[0] and "You are" in requests[0]
+    assert base64.b64encode(PNG).decode() in requests[2]
+    assert_sound(stage)
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_wrong_calls_and_failing_tools_are_told_to_the_model(stage, agent):
+    stage.start()
+    stage.simulator.answer(
+        reply(Tool("exec", {"comand": "ls"}, id="c1"), Tool("bash", {"command": "ls"}, id="c2"),
+              Tool("exec", raw='{"command": "l', id="c3"), Tool("read", {"path": "none"}, id="c4")),
+        reply("I see."),
+    )  # fmt: skip
+    result, events = stage.prompt(agent, "do it")
+    assert result.text == "I see."
+    ended = [event for event in events if event.kind == "tool_end"]
+    assert all(event.is_error for event in ended)
+    told = json.dumps(stage.simulator.requests[1].body)
+    for words in ("comand", "no tool 'bash'", "not a JSON object", "none: no such file"):
+        assert words in told
+    assert_sound(stage)
+
+
+def test_thinking_is_streamed_and_kept(stage):
+    stage.start()
+    stage.simulator.answer(reply(Think("let me see"), "Done."))
+    result, events = stage.prompt("claude", "think")
+    assert texts(events, "thinking_delta") == "let me see" and result.text == "Done."
+    assert stage.session("claude", "s1")[3]["content"][0]["signature"]
+
+
+def test_without_policy_nothing_runs_and_the_model_is_told(stage):
+    stage.start("broker", "audit", "sandbox", "llm")
+    stage.simulator.answer(reply(Tool("exec", {"command": "touch it"})), reply("I can't."))
+    result, events = stage.prompt("claude", "do it")
+    assert result.text == "I can't."
+    (ended,) = [event for event in events if event.kind == "tool_end"]
+    assert ended.is_error and "unavailable" in ended.text
+    assert "AGENTS.md could not be read" in texts(events, "notice")
+    assert stage.effects() == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Refusal(401, "authentication_error", f"bad {KEYS['ANTHROPIC_API_KEY']}"), "refused the key"),
+        (
+            Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "7"}),
+            "rate limited (429), retry after 7 s",
+        ),
+        (Refusal(529, "overloaded_error", "Overloaded"), "overloaded (529)"),
+        (reply("half an answer", fault=Fault("cut", 5)), "broke off"),
+    ],
+    ids=["401", "429", "529", "cut"],
+)
+def test_a_model_failure_ends_the_turn_with_its_reason_and_the_session_goes_on(stage, answer, said):
+    stage.start()
+    stage.simulator.answer(answer, reply("Here."))
+    with pytest.raises(Failed) as raised:
+        stage.prompt("claude", "one")
+    assert str(raised.value).startswith("anthropic/claude-haiku-4-5: ") and said in str(raised.value)
+    assert stage.session("claude", "s1")[-1]["outcome"] == "failed"
+    assert stage.prompt("claude", "two")[0].text == "Here."
+    assert_sound(stage)
+
+
+def test_the_turn_stops_at_max_turns(stage):
+    stage.start()
+    stage.simulator.answer(*[reply(Tool("exec", {"command": "true"}, id=f"c{n}")) for n in range(9)])
+    result, events = stage.prompt("claude", "loop")
+    assert (result.stop_reason, result.tool_calls) == ("max_turns", 5)
+    assert "maxTurns" in texts(events, "notice")
+    assert len(stage.simulator.requests) == 5
+
+
+async def cancel_when(cli, agent, condition, session="s1"):
+    """Cancel a prompt at the first event for which `condition` holds, and wait for its end."""
+    body = PromptRequest(text="do it")
+    async with cli.open("llm.prompt", body, agent=agent, session=session, ttl_s=60) as stream:
+        async for event in stream:
+            if condition(event):
+                return
+    raise AssertionError("the event never came")
+
+
+def test_a_cancelled_prompt_kills_the_command_and_the_session_goes_on(stage):
+    stage.start()
+    stage.simulator.answer(
+        reply(
+            "Working.",
+            Tool("exec", {"command": "echo on; sleep 60"}, id="c1"),
+            Tool("read", {"path": "x"}, id="c2"),
+        ),
+        reply("Back."),
+    )
+
+    async def steps(cli):
+        await cancel_when(cli, "claude", lambda event: event.kind == "tool_output")
+        return await prompt(cli, "claude", "and now?")  # waits for the session, so for the clean-up
+
+    result, _ = stage.run(steps)
+    assert result.text == "Back."
+    assert "killed echo on; sleep 60" in stage.effects()
+    results = [line for line in stage.session("claude", "s1") if line["type"] == "tool_result"]
+    assert [
+        "may not have been" in results[0]["content"][0]["text"],
+        "not executed" in results[1]["content"][0]["text"],
+    ]
+    assert [line["outcome"] for line in stage.session("claude", "s1") if line["type"] == "turn_end"] == [
+        "cancelled",
+        "answered",
+    ]
+    assert_sound(stage)
+
+
+def test_a_prompt_cancelled_in_the_middle_of_an_answer_keeps_what_was_said(stage):
+    stage.start()
+    stage.simulator.answer(reply("first words", fault=Fault("hang", 4)), reply("Back."))
+
+    async def steps(cli):
+        await cancel_when(cli, "glm", lambda event: event.kind == "text_delta")
+        return await prompt(cli, "glm", "and now?")
+
+    result, _ = stage.run(steps)
+    assert result.text == "Back."
+    stage.simulator.wait_for(lambda: stage.simulator.disconnected == 1)
+    said = next(line for line in stage.session("glm", "s1") if line["type"] == "assistant")
+    assert said["stop_reason"] == "cancelled" and "first words".startswith(said["content"][0]["text"])
+    assert_sound(stage)
+
+
+def test_a_killed_worker_loses_no_prompt_and_repeats_no_command(stage):
+    stage.start()
+    stage.simulator.answer(
+        reply(
+            Tool("exec", {"command": "echo one"}, id="c1"),
+            Tool("exec", {"command": "echo on; sleep 60"}, id="c2"),
+        ),
+        reply("I looked."),
+    )
+
+    def kill(event):
+        if event.kind == "tool_output" and event.text == "on\n":
+            stage.house.kill("llm")
+
+    with pytest.raises(PeerLost):
+        stage.run(lambda cli: prompt(cli, "claude", "do it", seen=kill))
+    stage.start("llm")
+    result, events = stage.prompt("claude", "what happened?")
+    assert result.text == "I looked."
+    assert "interrupted" in texts(events, "notice")
+    assert [effect for effect in stage.effects() if effect.startswith("start")] == [
+        "start echo one",
+        "start echo on; sleep 60",
+    ]
+    told = json.dumps(stage.simulator.requests[-1].body)
+    assert "stdout:\\\\none" in told or "stdout:\\none" in told, "a finished result is kept"
+    assert "may or may not have been executed" in told
+    assert_sound(stage)
+
+
+def test_prompts_to_one_session_wait_for_each_other_and_others_do_not(stage):
+    stage.start()
+    (stage.work / "glm").mkdir()
+    gate = stage.work / "glm" / "gate"
+    os.mkfifo(gate)
+    stage.simulator.answer(reply(Tool("exec", {"command": "echo waiting; read line < gate"})))
+
+    async def steps(cli):
+        started, queued = asyncio.Event(), asyncio.Event()
+        first = asyncio.create_task(
+            prompt(cli, "glm", "first", seen=lambda event: event.kind == "tool_output" and started.set())
+        )
+        await started.wait()
+        stage.simulator.answer(reply("other"), reply("first done"), reply("second done"))
+        second = asyncio.create_task(
+            prompt(cli, "glm", "second", seen=lambda event: "is busy" in event.text and queued.set())
+        )
+        await queued.wait()
+        other, _ = await prompt(cli, "glm", "other", session="s2")
+        assert other.text == "other" and not first.done() and not second.done()
+        await asyncio.to_thread(gate.write_text, "go\n")
+        return [(await task)[0].text for task in (first, second)]
+
+    assert stage.run(steps) == ["first done", "second done"]
+    prompts = [line["text"] for line in stage.session("glm", "s1") if line["type"] == "prompt"]
+    assert prompts == ["first", "second"]
+    assert_sound(stage)
+
+
+def test_two_workers_never_serve_one_session_at_once(stage):
+    stage.start()
+    stage.start("llm/1")
+
+    async def steps(cli):
+        results = await asyncio.gather(*[prompt(cli, "claude", f"p{n}") for n in range(12)])
+        return [result.text for result, _ in results]
+
+    stage.simulator.answer(*[reply(f"answer {n}") for n in range(12)])
+    assert sorted(stage.run(steps)) == sorted(f"answer {n}" for n in range(12))
+    types = [
+        line["type"] for line in stage.session("claude", "s1") if line["type"] not in ("session", "context")
+    ]
+    assert types == ["prompt", "assistant", "turn_end"] * 12
+    assert_sound(stage)
+
+
+def test_a_prompt_without_listener_and_without_session_is_answered_too(stage):
+    stage.start()
+    stage.simulator.answer(reply(Tool("exec", {"command": "echo hi"})), reply("Done."))
+    result = stage.run(lambda cli: cli.call("llm.prompt", PromptRequest(text="x"), agent="claude"))
+    assert result.text == "Done."
+    assert len(stage.session("claude", result.session)) == 8
+
+
+@pytest.mark.parametrize(
+    ("agent", "session", "error"),
+    [("nobody", "s1", NotFound), ("demo", "../claude/s1", Malformed), ("demo", "a/b", Malformed)],
+)
+def test_an_unknown_agent_and_a_path_for_a_session_are_refused(stage, agent, session, error):
+    stage.start("broker", "llm")
+    with pytest.raises(error):
+        stage.prompt(agent, "x", session)
+    assert list(stage.home.sessions.rglob("*.jsonl")) == []
+
+
+def test_stopping_the_worker_ends_a_turn_cleanly(stage):
+    stage.start()
+    stage.simulator.answer(Silence())
+    ended = []
+
+    async def steps(cli):
+        task = asyncio.create_task(prompt(cli, "claude", "x"))
+        await asyncio.to_thread(stage.simulator.wait_for, lambda: len(stage.simulator.requests) == 1)
+        ended.append(await asyncio.to_thread(stage.house.stop, "llm"))
+        with pytest.raises((Cancelled, PeerLost)):
+            await task
+
+    stage.run(steps)
+    assert ended == [0]
+    assert stage.session("claude", "s1")[-1]["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("script", "keys", "said"),
+    [
+        ('[{ sey: "x" }]', KEYS, "script.json5: Object contains unknown field `sey`"),
+        (SCRIPT, {"ANTHROPIC_API_KEY": "x"}, "ZAI_API_KEY"),
+    ],
+    ids=["wrong script", "missing key"],
+)
+def test_a_wrong_configuration_stops_the_start_with_its_place(stage, script, keys, said):
+    (stage.home.root / "script.json5").write_text(script)
+    stage.start("broker")
+    with pytest.raises(RuntimeError) as raised:
+        stage.house.start("llm", env=keys)
+    assert "configuration error" in str(raised.value) and said in str(raised.value)
