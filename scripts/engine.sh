@@ -37,16 +37,26 @@ missing_packages() {
     command -v mmdebstrap >/dev/null || echo mmdebstrap
 }
 
+install() {
+    say "installing $*"
+    if ! apt-get install -y -qq --no-install-recommends "$@" </dev/null >/dev/null; then
+        say "apt-get could not install $*"
+        exit 1
+    fi
+}
+
 install_packages() {
     local missing
     mapfile -t missing < <(missing_packages)
-    [ ${#missing[@]} -gt 0 ] || return 0
-    say "installing ${missing[*]}"
-    # Rebuilding the manual's index costs as much as the rest of the installation.
-    rm -f /var/lib/man-db/auto-update
-    # A broken third-party source must not stop us: the packages may still be found in the others.
-    apt-get update -qq >/dev/null 2>&1 || say "apt-get update reported errors, going on"
-    apt-get install -y -qq --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+    if [ ${#missing[@]} -gt 0 ]; then
+        # Rebuilding the manual's index costs as much as the rest of the installation.
+        rm -f /var/lib/man-db/auto-update
+        # A broken third-party source must not stop us: the packages may still be found in the others.
+        apt-get update -qq >/dev/null 2>&1 || say "apt-get update reported errors, going on"
+        install "${missing[@]}"
+    fi
+    # Part of docker.io in Debian 12, a package of its own since 13.
+    command -v docker >/dev/null || install docker-cli
 }
 
 dockerd_pid() { pidof dockerd 2>/dev/null || true; }

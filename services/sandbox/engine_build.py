@@ -60,6 +60,9 @@ class BuildEngine(Protocol):
     ) -> str:
         """The new image's id. `context` is a tar of the build context."""
 
+    def unnamed(self, label: str) -> set[str]:
+        """Ids of the images without a name that carry `label`."""
+
     def discard(self, image_id: str) -> None:
         """Remove an image if nothing uses it; otherwise leave it."""
 
@@ -184,6 +187,11 @@ class DockerBuildEngine:
         del recent[:-20]
         if "error" in event:
             raise Failed("docker build: " + "\n".join([*recent, str(event["error"])]))
+
+    def unnamed(self, label: str) -> set[str]:
+        with _translated("listing images"):
+            found = self._api.images(filters={"dangling": True, "label": label})
+        return {str(entry["Id"]) for entry in found}
 
     def discard(self, image_id: str) -> None:
         with contextlib.suppress(docker.errors.APIError):

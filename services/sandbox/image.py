@@ -40,6 +40,7 @@ from services.sandbox.engine_build import BuildEngine, ImageInfo
 
 DEFAULT_TAG = "beige-sandbox:latest"
 RECIPE_LABEL = "beige.recipe"
+STAGE_LABEL = "beige.stage"
 REGISTRY_BASE = "debian:bookworm-slim"
 PULL_PATIENCE_S = 10.0
 DENO_VERSION = "2.9.8"
@@ -387,6 +388,7 @@ def build(engine: BuildEngine, options: argparse.Namespace, report: Reporter) ->
     before = engine.find(options.tag)
     if before and before.labels.get(RECIPE_LABEL) == recipe and not options.force:
         return before
+    stages_before = engine.unnamed(STAGE_LABEL)
     base = choose_base(engine, source, cache, options.base, report)
     deno = fetch_deno(cache, architecture, report)
     with tempfile.TemporaryDirectory(prefix="beige-image-") as work, tempfile.TemporaryFile() as context:
@@ -402,6 +404,8 @@ def build(engine: BuildEngine, options: argparse.Namespace, report: Reporter) ->
             note(image_id.removeprefix("sha256:")[:12])
     if before and before.id != image_id and RECIPE_LABEL in before.labels:
         engine.discard(before.id)
+        for stage in stages_before:
+            engine.discard(stage)
     return ImageInfo(image_id, {RECIPE_LABEL: recipe})
 
 

@@ -23,6 +23,7 @@ class FakeEngine:
         self.images = {reference: ImageInfo(f"sha256:{reference}", {}) for reference in images}
         self.offered = set(offered)
         self.done = []
+        self.stages = set()
 
     def architecture(self):
         return "x86_64"
@@ -45,7 +46,12 @@ class FakeEngine:
             self.context = {entry.name: entry for entry in tar.getmembers()}
         self.done.append(("build", reference, arguments["BASE_IMAGE"]))
         self.images[reference] = ImageInfo(f"sha256:built{len(self.done)}", labels)
+        self.stages.add(f"sha256:stage{len(self.done)}")
         return self.images[reference].id
+
+    def unnamed(self, label):
+        assert label == "beige.stage"
+        return set(self.stages)
 
     def discard(self, image_id):
         self.done.append(("discard", image_id))
@@ -178,7 +184,14 @@ def test_a_second_build_does_nothing_unless_forced(cache):
     assert image.build(engine, options(), quiet).id == first.id
     assert len(engine.done) == 1
     image.build(engine, options("--force"), quiet)
-    assert engine.done[1:] == [("build", image.DEFAULT_TAG, REGISTRY_BASE), ("discard", first.id)]
+    assert engine.done[1] == ("build", image.DEFAULT_TAG, REGISTRY_BASE)
+
+
+def test_what_the_build_before_left_is_removed_and_no_more(cache):
+    engine = FakeEngine([REGISTRY_BASE])
+    first = image.build(engine, options(), quiet)
+    image.build(engine, options("--force"), quiet)
+    assert engine.done[2:] == [("discard", first.id), ("discard", "sha256:stage1")]
 
 
 def test_an_image_that_is_not_ours_is_replaced_but_not_removed(cache):
