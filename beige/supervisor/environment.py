@@ -76,6 +76,12 @@ def minimal(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
     return _ours(home) | {name: environ[name] for name in BASE if name in environ}
 
 
+def helper(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that talks to Docker and fetches packages: the image builder."""
+    names = (*OWN["sandbox"], *_OUTGOING)
+    return minimal(home, environ) | {name: environ[name] for name in names if name in environ}
+
+
 def _ours(home: Home) -> dict[str, str]:
     """The home and, in a checkout that is not installed, where our packages are: processes start with
     `-P`, so neither their working directory nor anything an agent can write is ever imported."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 from beige.config import Config, check_everything, source, variables_for
-from beige.errors import Failed, Unavailable
+from beige.config.problems import suggest
+from beige.errors import Failed, NotFound, Unavailable
 from beige.keys import ensure_keys
 from beige.paths import Home
 from beige.supervisor import environment, leftovers
@@ -123,14 +124,17 @@ def _shut_down(home: Home) -> bool:
     return True
 
 
-def restart(home: Home, program: str, environ: Mapping[str, str]) -> None:
-    """Restart one program with the configuration and variables of now. Failed if the change is one
-    that only a whole restart can make (scale)."""
+def restart(home: Home, program: str, environ: Mapping[str, str], progress: Progress) -> None:
+    """Restart one program with the configuration and variables of now, and wait until it serves. Failed
+    if the change is one that only a whole restart can make (scale)."""
     wanted = plan(home, environ)
+    if program not in wanted.environments:
+        raise NotFound(f"no such service: {program!r}; {suggest(program, wanted.environments)}")
     if (home.run / "supervisord.conf").read_text() != wanted.conf:
         raise Failed("the number of processes changed: run `beige restart` without a service", executed="no")
     environment.write(home, {program: wanted.environments[program]})
     Control(home).restart(program)
+    asyncio.run(wait_ready(home, wanted.users, START_S, progress))
 
 
 def setup(home: Home, config: Config) -> None:

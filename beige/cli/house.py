@@ -1,0 +1,127 @@
+"""`beige up`, `down` and `restart`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from beige.errors import Failed
+from beige.paths import Home
+
+
+def up(
+    foreground: Annotated[
+        bool, typer.Option(help="Stay attached; stop everything on Ctrl-C or SIGTERM.")
+    ] = False,
+    build: Annotated[bool, typer.Option(help="Build the sandbox image if it is missing.")] = True,
+) -> None:
+    """Check the configuration, start every process and return when all of them serve. Nothing is started
+    when the configuration is wrong; nothing stays behind when a process can't start.
+
+    \b
+    Example:
+      ANTHROPIC_API_KEY=... beige up
+    """
+    from beige.cli.setup import ensure
+    from beige.cli.terminal import Progress
+    from beige.supervisor import lifecycle
+
+    home, progress, started = Home.find(), Progress(), time.monotonic()
+    signal.signal(signal.SIGTERM, _interrupt)
+    if ensure(home):
+        print(f"wrote a first configuration: {home.config}", file=sys.stderr)
+    lifecycle.plan(home, os.environ)
+    if not lifecycle.is_up(home):
+        ensure_image(home, build)
+    if foreground:
+        _stay(home, progress)
+        return
+    try:
+        outcome = lifecycle.up(home, os.environ, progress)
+    finally:
+        progress.done()
+    if outcome == "started":
+        print(f"up after {time.monotonic() - started:.1f} s ({home.root})")
+    elif outcome == "running":
+        print(f"already up ({home.root})")
+    else:
+        print("already up, with another configuration: run `beige restart` to apply the change")
+
+
+def down() -> None:
+    """Stop every process, with what the agents are running. Workspaces and sessions stay.
+
+    \b
+    Example:
+      beige down
+    """
+    from beige.supervisor import lifecycle
+
+    print("stopped" if lifecycle.down(Home.find()) else "nothing was running")
+
+
+def restart(
+    service: Annotated[str, typer.Argument(help="One service, e.g. llm; left out: everything.")] = "",
+) -> None:
+    """Restart with the configuration of now. Variables that are not set here keep the value with which
+    beige was started.
+
+    \b
+    Examples:
+      beige restart          everything, after a change of config.json5
+      beige restart tools    one service
+    """
+    from beige.cli.terminal import Progress
+    from beige.supervisor import environment, lifecycle
+
+    home, progress = Home.find(), Progress()
+    if not lifecycle.is_up(home):
+        raise Failed("beige is not running: start it with `beige up`", executed="no")
+    environ = environment.known_before(home) | dict(os.environ)
+    try:
+        if service:
+            lifecycle.restart(home, service, environ, progress)
+        else:
+            lifecycle.plan(home, environ)  # a wrong configuration must not stop what runs
+            lifecycle.down(home)
+            lifecycle.up(home, environ, progress)
+    finally:
+        progress.done()
+    print(f"restarted {service or 'everything'}")
+
+
+def _stay(home: Home, progress: Any) -> None:
+    from beige.supervisor import lifecycle
+
+    try:
+        code = lifecycle.stay_up(home, os.environ, progress)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return
+    raise Failed(f"supervisord ended with exit code {code}", executed="no")
+
+
+def _interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def ensure_image(home: Home, build: bool) -> None:
+    """Build the image the agents need if it is ours to build and is missing."""
+    from beige.cli.image import DEFAULT_TAG, build_image, status_of
+    from beige.config import load
+
+    if all(agent.sandbox.image != DEFAULT_TAG for agent in load(home).agents.values()):
+        return
+    state = status_of(home, DEFAULT_TAG)
+    if state.missing and not build:
+        raise Failed(f"the image {DEFAULT_TAG} is missing: run `beige image build`", executed="no")
+    if state.missing:
+        print(f"the image {DEFAULT_TAG} is missing; building it, once", file=sys.stderr)
+        build_image(home, ["--tag", DEFAULT_TAG])
+    elif state.text:
+        print(f"beige: {state.text}", file=sys.stderr)

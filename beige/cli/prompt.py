@@ -1,0 +1,157 @@
+"""`beige prompt`: one turn of an agent, shown as it happens."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from beige.errors import NotFound
+from beige.paths import Home
+
+if TYPE_CHECKING:
+    from beige.cli.terminal import Writer
+    from beige.messages import PromptEvent, PromptResult
+
+ARGUMENT_WIDTH = 100
+
+
+def prompt(
+    agent: Annotated[str, typer.Argument(help="The agent's name in config.json5.")],
+    text: Annotated[str, typer.Argument(help="What to do; - reads it from standard input.")],
+    session: Annotated[
+        str, typer.Option(help="Continue this conversation, or begin one with this name.")
+    ] = "",
+    again: Annotated[
+        bool, typer.Option("--continue/--new", help="Continue the agent's latest conversation, or begin one.")
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Events, then the result, one JSON object per line.")
+    ] = False,
+) -> None:
+    """Give an agent a task and watch it work. The answer goes to standard output, everything else (its
+    tool calls, notices) to standard error. Ctrl-C cancels the turn and what it is running.
+
+    \b
+    Examples:
+      beige prompt assistant "What is in your workspace?"
+      beige prompt assistant --continue "Now sort it by size."
+      git diff | beige prompt assistant - > review.md
+    """
+    from beige.cli.calls import check_agent, run
+
+    home = Home.find()
+    check_agent(home, agent)
+    if text == "-":
+        text = sys.stdin.read()
+    if again and not session:
+        session = latest_session(home, agent)
+    run(_turn(home, agent, text, session, json_output))
+
+
+def latest_session(home: Home, agent: str) -> str:
+    files = sorted((home.sessions / agent).glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise NotFound(f"{agent} has no conversation yet: leave --continue out to begin one")
+    return files[-1].stem
+
+
+async def _turn(home: Home, agent: str, text: str, session: str, json_output: bool) -> None:
+    from beige.cli.calls import CHANNEL, connected
+    from beige.cli.terminal import Writer
+    from beige.messages import PromptRequest
+    from beige.wire import MAX_TTL_S
+
+    view = JsonView() if json_output else TextView(Writer(sys.stdout), Writer(sys.stderr))
+    key = f"{agent}/{session}" if session else ""
+    async with connected(home) as bus:
+        stream = bus.open(
+            "llm.prompt", PromptRequest(text),
+            agent=agent, session=session, channel=CHANNEL, key=key, ttl_s=MAX_TTL_S,
+        )  # fmt: skip
+        async with stream:
+            async for event in stream:
+                view.event(event)
+            view.result(await stream.result())
+
+
+class JsonView:
+    """Events as they are, one per line; the last line is the result."""
+
+    def event(self, event: PromptEvent) -> None:
+        import msgspec
+
+        print(msgspec.json.encode({"type": "event", **msgspec.to_builtins(event)}).decode(), flush=True)
+
+    def result(self, result: PromptResult) -> None:
+        import msgspec
+
+        print(msgspec.json.encode({"type": "result", **msgspec.to_builtins(result)}).decode(), flush=True)
+
+
+class TextView:
+    """The answer on `out`; what happens on the way on `err`."""
+
+    def __init__(self, out: Writer, err: Writer) -> None:
+        self._out, self._err = out, err
+        self._open: Writer | None = None
+        """The writer whose line is not ended yet."""
+
+    def event(self, event: PromptEvent) -> None:
+        if event.kind == "text_delta":
+            self._flow(self._out, event.text)
+        elif event.kind == "thinking_delta":
+            self._flow(self._err, event.text)
+        elif event.kind == "tool_start":
+            self._line(f"> {event.tool} {summary(event.tool, event.args)}", "cyan")
+        elif event.kind == "tool_output":
+            self._flow(self._err, event.text)
+        elif event.kind == "tool_end":
+            self._line(f"  {_outcome(event)}", "red" if event.is_error else "dim")
+        elif event.kind in ("notice", "model_fallback"):
+            self._line(f"[{event.text}]", "yellow")
+        else:
+            self._end_line()
+
+    def result(self, result: PromptResult) -> None:
+        self._end_line()
+        calls = f"{result.tool_calls} tool call{'' if result.tool_calls == 1 else 's'}"
+        speaker = f"{result.model}, a script and no language model" if result.scripted else result.model
+        why = "" if result.stop_reason in ("", "end_turn", "stop") else f", stopped: {result.stop_reason}"
+        self._line(f"[{speaker}; {calls}{why}; session {result.session}]", "dim")
+
+    def _flow(self, writer: Writer, text: str) -> None:
+        if not text:
+            return
+        if self._open is not None and self._open is not writer:
+            self._end_line()
+        writer.write(text)
+        self._open = None if text.endswith("\n") else writer
+
+    def _line(self, text: str, style: str) -> None:
+        self._end_line()
+        self._err.styled(text, style)
+
+    def _end_line(self) -> None:
+        if self._open is not None:
+            self._open.write("\n")
+            self._open = None
+
+
+def summary(tool: str, args: dict[str, Any]) -> str:
+    """The argument that says most, in one line."""
+    text = str(args.get("command") or args.get("path") or "") or " ".join(f"{k}={v}" for k, v in args.items())
+    first, *rest = text.split("\n")
+    if len(first) > ARGUMENT_WIDTH:
+        first, rest = first[:ARGUMENT_WIDTH], [""]
+    return first + (" ..." if rest else "")
+
+
+def _outcome(event: PromptEvent) -> str:
+    seconds = f"{event.duration_ms / 1000:.2f} s"
+    if event.is_error:
+        first = (event.text.strip().splitlines() or ["failed"])[0]
+        return f"failed: {first[:200]} ({seconds})"
+    code = f"exit code {event.exit_code}, " if event.exit_code else ""
+    return f"done ({code}{seconds})"
