@@ -51,7 +51,7 @@ class Root(TyperGroup):
             command = typer.main.get_command(found)
         else:
             single = new_app()
-            single.command(**getattr(found, "command_options", {}))(found)
+            single.command()(found)
             command = typer.main.get_command(single)
         command.name = cmd_name
         return command

@@ -14,7 +14,7 @@ MAX_STDIN = 512 * 1024
 
 def execute(
     agent: Annotated[str, typer.Argument(help="The agent whose sandbox it runs in.")],
-    command: Annotated[list[str], typer.Argument(help="The command and its arguments, best after --.")],
+    command: Annotated[list[str], typer.Argument(help="The command and its arguments, after --.")],
     cwd: Annotated[str, typer.Option(help="Directory in the sandbox.")] = "/workspace",
     timeout: Annotated[float, typer.Option(min=0, help="Seconds; 0: the agent's configured deadline.")] = 0.0,
     stdin: Annotated[
@@ -41,11 +41,6 @@ def execute(
             f"standard input is longer than {MAX_STDIN} bytes: write it to a file in the workspace"
         )
     raise typer.Exit(run(_exec(home, agent, command, cwd, timeout, data, json_output)))
-
-
-execute.command_options = {  # type: ignore[attr-defined]
-    "context_settings": {"allow_interspersed_args": False, "ignore_unknown_options": False}
-}
 
 
 async def _exec(

@@ -35,14 +35,15 @@ def up(
     signal.signal(signal.SIGTERM, _interrupt)
     if ensure(home):
         print(f"wrote a first configuration: {home.config}", file=sys.stderr)
-    lifecycle.plan(home, os.environ)
+    environ = lifecycle.environ_of(home, os.environ)
+    lifecycle.plan(home, environ)
     if not lifecycle.is_up(home):
         ensure_image(home, build)
     if foreground:
         _stay(home, progress)
         return
     try:
-        outcome = lifecycle.up(home, os.environ, progress)
+        outcome = lifecycle.up(home, environ, progress)
     finally:
         progress.done()
     if outcome == "started":
@@ -77,12 +78,12 @@ def restart(
       beige restart tools    one service
     """
     from beige.cli.terminal import Progress
-    from beige.supervisor import environment, lifecycle
+    from beige.supervisor import lifecycle
 
     home, progress = Home.find(), Progress()
     if not lifecycle.is_up(home):
         raise Failed("beige is not running: start it with `beige up`", executed="no")
-    environ = environment.known_before(home) | dict(os.environ)
+    environ = lifecycle.environ_of(home, os.environ)
     try:
         if service:
             lifecycle.restart(home, service, environ, progress)

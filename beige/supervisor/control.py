@@ -83,7 +83,7 @@ def _state(info: dict[str, Any]) -> ProcessState:
     )
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = path
@@ -106,7 +106,7 @@ class _UnixTransport(xmlrpc.client.Transport):
         self._path, self._timeout_s = path, timeout_s
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        return _UnixConnection(self._path, self._timeout_s)
+        return UnixConnection(self._path, self._timeout_s)
 
     def single_request(self, host: Any, handler: str, request_body: Any, verbose: bool = False) -> Any:
         self.verbose = verbose

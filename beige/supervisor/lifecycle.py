@@ -43,7 +43,7 @@ class Plan:
     conf: str
     environments: environment.Environments
     digest: str
-    """Changes when anything that the processes were started with changes."""
+    """Changes with the configuration, the values of its variables and the Python that runs it."""
 
     @property
     def users(self) -> frozenset[str]:
@@ -53,10 +53,17 @@ class Plan:
 def plan(home: Home, environ: Mapping[str, str]) -> Plan:
     """ConfigError if the configuration is wrong for any process."""
     config = check_everything(home, environ)
-    conf = render(config.scale)
-    environments = environment.environments(home, variables_for(source.read(home.config)), environ)
-    parts = json.dumps([conf, environments, sys.executable], sort_keys=True).encode()
-    return Plan(config, conf, environments, hashlib.sha256(parts + home.config.read_bytes()).hexdigest())
+    conf, variables = render(config.scale), variables_for(source.read(home.config))
+    values = {name: environ.get(name) for names in variables.values() for name in names}
+    parts = json.dumps([conf, values, sys.executable], sort_keys=True).encode()
+    digest = hashlib.sha256(parts + home.config.read_bytes()).hexdigest()
+    return Plan(config, conf, environment.environments(home, variables, environ), digest)
+
+
+def environ_of(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ`, and below it, while the house runs, the variables it was started with: commands given
+    in another terminal don't need the keys again."""
+    return (environment.known_before(home) if is_up(home) else {}) | dict(environ)
 
 
 def is_up(home: Home) -> bool:
