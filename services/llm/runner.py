@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
 from beige.errors import Cancelled, Failed
 from beige.messages import PromptEvent, PromptResult
-from services.llm.conversation import AnyEntry, Prompt, ToolCall, ToolResult
+from services.llm.conversation import AnyEntry, Message, Prompt, ToolCall, ToolResult
 from services.llm.core import Turn
 from services.llm.events import (
     CallModel,
@@ -18,6 +18,7 @@ from services.llm.events import (
     Emit,
     Fail,
     Finish,
+    ModelEvent,
     ModelFailed,
     Persist,
     PromptAccepted,
@@ -25,12 +26,17 @@ from services.llm.events import (
     ToolFinished,
     TurnCancelled,
 )
-from services.llm.models import Models
 from services.llm.providers.failures import ModelError
 from services.llm.toolbox import Emit as Send
 
 TEXT_PIECE = 64 * 1024
 """Characters of one event's text; an item of the bus has a limit."""
+
+
+class Model(Protocol):
+    """`models.Models`, as far as it is used here."""
+
+    def stream(self, system: str, conversation: Sequence[Message]) -> AsyncGenerator[ModelEvent, None]: ...
 
 
 class Tools(Protocol):
@@ -51,15 +57,16 @@ class Runner:
         self,
         turn: Turn,
         system: Callable[[], Awaitable[str]],
-        models: Models,
+        model: Model,
         tools: Tools,
         journal: Journal,
         send: Send,
     ) -> None:
         """`system` gives the system prompt; it is asked once, after the prompt was written down."""
-        self._turn, self._prepare, self._models = turn, system, models
+        self._turn, self._prepare, self._model = turn, system, model
         self._system: str | None = None
         self._tools, self._journal, self._send = tools, journal, send
+        self._now: deque[Command] = deque()
         self._todo: deque[Command] = deque()
 
     async def run(self, prompt: Prompt) -> PromptResult:
@@ -78,16 +85,20 @@ class Runner:
                     case RunTool(call):
                         await self._perform(self._turn.handle(ToolFinished(await self._tools.run(call))))
         except (asyncio.CancelledError, Cancelled):
-            for command in self._turn.handle(TurnCancelled()):
-                if isinstance(command, Persist):
-                    self._journal.append(command.entry)
+            self._close()
             raise
+
+    def _close(self) -> None:
+        """The turn is cancelled. The journal first catches up with what the turn has decided."""
+        for command in [*self._now, *self._turn.handle(TurnCancelled())]:
+            if isinstance(command, Persist):
+                self._journal.append(command.entry)
 
     async def _call_model(self) -> None:
         if self._system is None:
             self._system = await self._prepare()
         try:
-            async with aclosing(self._models.stream(self._system, self._turn.messages)) as events:
+            async with aclosing(self._model.stream(self._system, self._turn.messages)) as events:
                 async for event in events:
                     await self._perform(self._turn.handle(event))
         except ModelError as error:
@@ -95,8 +106,9 @@ class Runner:
 
     async def _perform(self, commands: Sequence[Command]) -> None:
         """Write and tell at once; the rest waits for its turn."""
-        for command in commands:
-            match command:
+        self._now.extend(commands)
+        while self._now:
+            match command := self._now.popleft():
                 case Persist(entry, sync):
                     self._journal.append(entry)
                     if sync:

@@ -2,8 +2,10 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -104,13 +106,37 @@ def texts(events, kind="text_delta"):
     return "".join(event.text for event in events if event.kind == kind)
 
 
-@pytest.fixture
-def stage():
+@contextlib.contextmanager
+def new_stage():
     with Simulator() as simulator, short_home() as home:
         home.config.write_text(json.dumps(config(simulator.url)))
         (home.root / "script.json5").write_text(SCRIPT)
         with House(home) as house:
             yield Stage(house, simulator)
+
+
+@pytest.fixture
+def bare():
+    """Nothing runs yet; for tests that end processes or start only some."""
+    with new_stage() as stage:
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def running():
+    with new_stage() as stage:
+        stage.start()
+        yield stage
+
+
+@pytest.fixture
+def stage(running):
+    """Everything runs; no session, no file, no recorded request."""
+    running.simulator.reset()
+    for directory in (running.home.sessions, running.work):
+        shutil.rmtree(directory)
+        directory.mkdir(mode=0o700)
+    return running
 
 
 def assert_sound(stage):
@@ -122,9 +148,9 @@ def assert_sound(stage):
         assert not any(key.encode() in content for key in KEYS.values()), f"a key is in {path}"
 
 
-def test_a_scripted_turn_runs_through_the_corridor_and_says_what_it_is(stage):
-    stage.start()
-    result, events = stage.prompt("demo", "go")
+def test_a_scripted_turn_runs_through_the_corridor_and_says_what_it_is(bare):
+    bare.start()
+    result, events = bare.prompt("demo", "go")
     assert result.text == "It said hello and oops."
     assert (result.model, result.scripted, result.stop_reason, result.tool_calls) == (
         "scripted/walk", True, "end_turn", 2,
@@ -145,14 +171,14 @@ def test_a_scripted_turn_runs_through_the_corridor_and_says_what_it_is(stage):
         ("exec", 3, False),
     ]
     assert kinds.index("tool_start") < kinds.index("tool_output") < len(kinds)
-    lines = stage.session("demo", "s1")
+    lines = bare.session("demo", "s1")
     assert [line["type"] for line in lines] == [
         "session", "prompt", "context", "assistant", "tool_start", "tool_result", "assistant", "tool_start",
         "tool_result", "assistant", "turn_end",
     ]  # fmt: skip
     assert all(line["scripted"] for line in lines if line["type"] == "assistant")
-    assert oct((stage.home.sessions / "demo" / "s1.jsonl").stat().st_mode)[-3:] == "600"
-    calls = [line for line in stage.audit() if line["phase"] == "started"]
+    assert oct((bare.home.sessions / "demo" / "s1.jsonl").stat().st_mode)[-3:] == "600"
+    calls = [line for line in bare.audit() if line["phase"] == "started"]
     assert [(line["agent"], line["tool"], line["session"]) for line in calls] == [
         ("demo", "read", "s1"),
         ("demo", "write", "s1"),
@@ -160,34 +186,32 @@ def test_a_scripted_turn_runs_through_the_corridor_and_says_what_it_is(stage):
     ]
 
 
-def test_a_session_goes_on_where_it_stood_also_in_a_new_process(stage):
-    stage.start()
-    stage.prompt("demo", "go")
-    stage.house.stop("llm")
-    stage.start("llm")
-    result, _ = stage.prompt("demo", "more")
+def test_a_session_goes_on_where_it_stood_also_in_a_new_process(bare):
+    bare.start()
+    bare.prompt("demo", "go")
+    bare.house.stop("llm")
+    bare.start("llm")
+    result, _ = bare.prompt("demo", "more")
     assert result.text == "Second: more"
-    assert [effect for effect in stage.effects() if effect.startswith("read")] == [
-        "read /workspace/AGENTS.md"
-    ]
+    assert [effect for effect in bare.effects() if effect.startswith("read")] == ["read /workspace/AGENTS.md"]
 
 
-def test_a_scripted_configuration_imports_no_sdk(stage):
-    only = config(stage.simulator.url)
+def test_a_scripted_configuration_imports_no_sdk(bare):
+    only = config(bare.simulator.url)
     only["llm"]["providers"] = {"demo": only["llm"]["providers"]["demo"]}
     only["agents"] = {"demo": only["agents"]["demo"]}
-    stage.home.config.write_text(json.dumps(only))
-    stage.start("broker", "llm")
-    maps = Path(f"/proc/{stage.house.processes['llm'].pid}/maps").read_text()
+    bare.home.config.write_text(json.dumps(only))
+    bare.start("broker", "llm")
+    maps = Path(f"/proc/{bare.house.processes['llm'].pid}/maps").read_text()
     assert "jiter" not in maps and "pydantic_core" in maps, "jiter is the SDKs' native JSON parser"
 
 
 AGENTS = ["claude", "glm"]
+START = ("session", "context")
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_a_model_works_with_all_four_tools(stage, agent):
-    stage.start()
     workspace = stage.work / agent
     workspace.mkdir()
     (workspace / "AGENTS.md").write_text("Build with make.")
@@ -213,7 +237,6 @@ def test_a_model_works_with_all_four_tools(stage, agent):
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_wrong_calls_and_failing_tools_are_told_to_the_model(stage, agent):
-    stage.start()
     stage.simulator.answer(
         reply(Tool("exec", {"comand": "ls"}, id="c1"), Tool("bash", {"command": "ls"}, id="c2"),
               Tool("exec", raw='{"command": "l', id="c3"), Tool("read", {"path": "none"}, id="c4")),
@@ -230,22 +253,21 @@ def test_wrong_calls_and_failing_tools_are_told_to_the_model(stage, agent):
 
 
 def test_thinking_is_streamed_and_kept(stage):
-    stage.start()
     stage.simulator.answer(reply(Think("let me see"), "Done."))
     result, events = stage.prompt("claude", "think")
     assert texts(events, "thinking_delta") == "let me see" and result.text == "Done."
     assert stage.session("claude", "s1")[3]["content"][0]["signature"]
 
 
-def test_without_policy_nothing_runs_and_the_model_is_told(stage):
-    stage.start("broker", "audit", "sandbox", "llm")
-    stage.simulator.answer(reply(Tool("exec", {"command": "touch it"})), reply("I can't."))
-    result, events = stage.prompt("claude", "do it")
+def test_without_policy_nothing_runs_and_the_model_is_told(bare):
+    bare.start("broker", "audit", "sandbox", "llm")
+    bare.simulator.answer(reply(Tool("exec", {"command": "touch it"})), reply("I can't."))
+    result, events = bare.prompt("claude", "do it")
     assert result.text == "I can't."
     (ended,) = [event for event in events if event.kind == "tool_end"]
     assert ended.is_error and "unavailable" in ended.text
     assert "AGENTS.md could not be read" in texts(events, "notice")
-    assert stage.effects() == []
+    assert bare.effects() == []
 
 
 @pytest.mark.parametrize(
@@ -262,7 +284,6 @@ def test_without_policy_nothing_runs_and_the_model_is_told(stage):
     ids=["401", "429", "529", "cut"],
 )
 def test_a_model_failure_ends_the_turn_with_its_reason_and_the_session_goes_on(stage, answer, said):
-    stage.start()
     stage.simulator.answer(answer, reply("Here."))
     with pytest.raises(Failed) as raised:
         stage.prompt("claude", "one")
@@ -273,7 +294,6 @@ def test_a_model_failure_ends_the_turn_with_its_reason_and_the_session_goes_on(s
 
 
 def test_the_turn_stops_at_max_turns(stage):
-    stage.start()
     stage.simulator.answer(*[reply(Tool("exec", {"command": "true"}, id=f"c{n}")) for n in range(9)])
     result, events = stage.prompt("claude", "loop")
     assert (result.stop_reason, result.tool_calls) == ("max_turns", 5)
@@ -292,7 +312,6 @@ async def cancel_when(cli, agent, condition, session="s1"):
 
 
 def test_a_cancelled_prompt_kills_the_command_and_the_session_goes_on(stage):
-    stage.start()
     stage.simulator.answer(
         reply(
             "Working.",
@@ -322,7 +341,6 @@ def test_a_cancelled_prompt_kills_the_command_and_the_session_goes_on(stage):
 
 
 def test_a_prompt_cancelled_in_the_middle_of_an_answer_keeps_what_was_said(stage):
-    stage.start()
     stage.simulator.answer(reply("first words", fault=Fault("hang", 4)), reply("Back."))
 
     async def steps(cli):
@@ -337,9 +355,9 @@ def test_a_prompt_cancelled_in_the_middle_of_an_answer_keeps_what_was_said(stage
     assert_sound(stage)
 
 
-def test_a_killed_worker_loses_no_prompt_and_repeats_no_command(stage):
-    stage.start()
-    stage.simulator.answer(
+def test_a_killed_worker_loses_no_prompt_and_repeats_no_command(bare):
+    bare.start()
+    bare.simulator.answer(
         reply(
             Tool("exec", {"command": "echo one"}, id="c1"),
             Tool("exec", {"command": "echo on; sleep 60"}, id="c2"),
@@ -349,26 +367,25 @@ def test_a_killed_worker_loses_no_prompt_and_repeats_no_command(stage):
 
     def kill(event):
         if event.kind == "tool_output" and event.text == "on\n":
-            stage.house.kill("llm")
+            bare.house.kill("llm")
 
     with pytest.raises(PeerLost):
-        stage.run(lambda cli: prompt(cli, "claude", "do it", seen=kill))
-    stage.start("llm")
-    result, events = stage.prompt("claude", "what happened?")
+        bare.run(lambda cli: prompt(cli, "claude", "do it", seen=kill))
+    bare.start("llm")
+    result, events = bare.prompt("claude", "what happened?")
     assert result.text == "I looked."
     assert "interrupted" in texts(events, "notice")
-    assert [effect for effect in stage.effects() if effect.startswith("start")] == [
+    assert [effect for effect in bare.effects() if effect.startswith("start")] == [
         "start echo one",
         "start echo on; sleep 60",
     ]
-    told = json.dumps(stage.simulator.requests[-1].body)
+    told = json.dumps(bare.simulator.requests[-1].body)
     assert "stdout:\\\\none" in told or "stdout:\\none" in told, "a finished result is kept"
     assert "may or may not have been executed" in told
-    assert_sound(stage)
+    assert_sound(bare)
 
 
 def test_prompts_to_one_session_wait_for_each_other_and_others_do_not(stage):
-    stage.start()
     (stage.work / "glm").mkdir()
     gate = stage.work / "glm" / "gate"
     os.mkfifo(gate)
@@ -396,25 +413,24 @@ def test_prompts_to_one_session_wait_for_each_other_and_others_do_not(stage):
     assert_sound(stage)
 
 
-def test_two_workers_never_serve_one_session_at_once(stage):
-    stage.start()
-    stage.start("llm/1")
+def test_two_workers_never_serve_one_session_at_once(bare):
+    bare.start()
+    bare.start("llm/1")
 
     async def steps(cli):
         results = await asyncio.gather(*[prompt(cli, "claude", f"p{n}") for n in range(12)])
         return [result.text for result, _ in results]
 
-    stage.simulator.answer(*[reply(f"answer {n}") for n in range(12)])
-    assert sorted(stage.run(steps)) == sorted(f"answer {n}" for n in range(12))
+    bare.simulator.answer(*[reply(f"answer {n}") for n in range(12)])
+    assert sorted(bare.run(steps)) == sorted(f"answer {n}" for n in range(12))
     types = [
-        line["type"] for line in stage.session("claude", "s1") if line["type"] not in ("session", "context")
+        line["type"] for line in bare.session("claude", "s1") if line["type"] not in ("session", "context")
     ]
     assert types == ["prompt", "assistant", "turn_end"] * 12
-    assert_sound(stage)
+    assert_sound(bare)
 
 
 def test_a_prompt_without_listener_and_without_session_is_answered_too(stage):
-    stage.start()
     stage.simulator.answer(reply(Tool("exec", {"command": "echo hi"})), reply("Done."))
     result = stage.run(lambda cli: cli.call("llm.prompt", PromptRequest(text="x"), agent="claude"))
     assert result.text == "Done."
@@ -425,28 +441,28 @@ def test_a_prompt_without_listener_and_without_session_is_answered_too(stage):
     ("agent", "session", "error"),
     [("nobody", "s1", NotFound), ("demo", "../claude/s1", Malformed), ("demo", "a/b", Malformed)],
 )
-def test_an_unknown_agent_and_a_path_for_a_session_are_refused(stage, agent, session, error):
-    stage.start("broker", "llm")
+def test_an_unknown_agent_and_a_path_for_a_session_are_refused(bare, agent, session, error):
+    bare.start("broker", "llm")
     with pytest.raises(error):
-        stage.prompt(agent, "x", session)
-    assert list(stage.home.sessions.rglob("*.jsonl")) == []
+        bare.prompt(agent, "x", session)
+    assert list(bare.home.sessions.rglob("*.jsonl")) == []
 
 
-def test_stopping_the_worker_ends_a_turn_cleanly(stage):
-    stage.start()
-    stage.simulator.answer(Silence())
+def test_stopping_the_worker_ends_a_turn_cleanly(bare):
+    bare.start()
+    bare.simulator.answer(Silence())
     ended = []
 
     async def steps(cli):
         task = asyncio.create_task(prompt(cli, "claude", "x"))
-        await asyncio.to_thread(stage.simulator.wait_for, lambda: len(stage.simulator.requests) == 1)
-        ended.append(await asyncio.to_thread(stage.house.stop, "llm"))
+        await asyncio.to_thread(bare.simulator.wait_for, lambda: len(bare.simulator.requests) == 1)
+        ended.append(await asyncio.to_thread(bare.house.stop, "llm"))
         with pytest.raises((Cancelled, PeerLost)):
             await task
 
-    stage.run(steps)
+    bare.run(steps)
     assert ended == [0]
-    assert stage.session("claude", "s1")[-1]["outcome"] == "cancelled"
+    assert bare.session("claude", "s1")[-1]["outcome"] == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -457,9 +473,9 @@ def test_stopping_the_worker_ends_a_turn_cleanly(stage):
     ],
     ids=["wrong script", "missing key"],
 )
-def test_a_wrong_configuration_stops_the_start_with_its_place(stage, script, keys, said):
-    (stage.home.root / "script.json5").write_text(script)
-    stage.start("broker")
+def test_a_wrong_configuration_stops_the_start_with_its_place(bare, script, keys, said):
+    (bare.home.root / "script.json5").write_text(script)
+    bare.start("broker")
     with pytest.raises(RuntimeError) as raised:
-        stage.house.start("llm", env=keys)
+        bare.house.start("llm", env=keys)
     assert "configuration error" in str(raised.value) and said in str(raised.value)

@@ -86,7 +86,7 @@ def problem(body: dict[str, Any]) -> str:
     for index, message in enumerate(messages):
         if found := _message_problem(index, message, messages[index - 1] if index else None):
             return found
-    return _dangling(messages[-1]) and "messages: the final message has `tool_use` blocks without results"
+    return "" if messages[-1]["role"] == "user" else "messages: the conversation must end with a user message"
 
 
 def _message_problem(index: int, message: dict[str, Any], before: dict[str, Any] | None) -> str:
@@ -101,6 +101,9 @@ def _message_problem(index: int, message: dict[str, Any], before: dict[str, Any]
             return f"messages.{index}.tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
         if block["type"] == "thinking" and not block["signature"]:
             return f"messages.{index}.thinking.signature: Field required"
+    results = [block["type"] == "tool_result" for block in blocks]
+    if results != sorted(results, reverse=True):
+        return f"messages.{index}: `tool_result` blocks must come before other content"
     asked = _dangling(before) if before else set()
     given = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
     if message["role"] == "user" and asked != set(given):

@@ -60,6 +60,14 @@ class Simulator:
     def answer(self, *answers: Answer) -> None:
         self._answers.extend(answers)
 
+    def reset(self) -> None:
+        """Forget what was asked and what was to be answered."""
+        with self._changed:
+            self.requests.clear()
+            self.problems.clear()
+            self._answers.clear()
+            self.disconnected = 0
+
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         """Return once `condition` holds; it is looked at whenever something happened here."""
         with self._changed:
