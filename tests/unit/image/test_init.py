@@ -334,7 +334,7 @@ def parent_of(pid):
 
 
 def test_a_survivor_that_floods_the_pipe_does_not_hold_the_exit(box):
-    ended = box.sh(1, "yes & exit 4")
+    ended = box.sh(1, "yes & sleep 0.1; exit 4", limit=1000)
     assert ended.status == 4
     assert box.run(2, "true").status == 0
 
