@@ -81,6 +81,11 @@ class ChannelLost(Exception):
     """The way into the container broke while a command ran: it may have had effects. The message
     says what was seen; `containers.py` asks the engine why."""
 
+    def __init__(self, message: str, *, hung_up: bool = False) -> None:
+        super().__init__(message)
+        self.hung_up = hung_up
+        """The other side ended it, so its container is probably dying."""
+
 
 class CannotRun(Exception):
     """The container could not start the command (no such file, no process left, ...). It had no

@@ -32,6 +32,7 @@ sleeping commands leave the others' places free. The executor takes 64."""
 CONNECT_S = 20.0
 """From start to HELLO; takes 0.1 s on a quiet machine."""
 ADOPT_S = 5.0
+SETTLE_S = 2.0
 REAL_PIDS = frozenset({"", "runc", "crun", "io.containerd.runc.v2"})
 """Runtimes under which a process in the container has a pid of the host's."""
 
@@ -109,7 +110,7 @@ class Sandbox:
         except CannotRun as error:
             raise _cannot_run(error, command) from error
         except ChannelLost as error:
-            raise await self._why(str(error)) from error
+            raise await self._why(error) from error
         except EngineError as error:
             raise failure.to_beige(error, self.agent, self.config.sandbox.image) from error
 
@@ -267,10 +268,15 @@ class Sandbox:
             self._exec_channel = None
         await self._listener.disconnect()
 
-    async def _why(self, seen: str) -> BeigeError:
-        """Why the channel broke, as far as the engine knows."""
+    async def _why(self, error: ChannelLost) -> BeigeError:
+        """Why the channel broke, as far as the engine knows. It learns of a death after we do."""
+        seen, name = str(error), container_name(self._home, self.agent)
         try:
-            found = await self._engine.inspect(container_name(self._home, self.agent))
+            found = await self._engine.inspect(name)
+            end = asyncio.get_running_loop().time() + (SETTLE_S if error.hung_up else 0)
+            while found is not None and found.running and asyncio.get_running_loop().time() < end:
+                await asyncio.sleep(SETTLE_S / 20)
+                found = await self._engine.inspect(name)
         except EngineError:
             return failure.ended(self.agent, "running", 0, False, seen)
         if found is None:

@@ -66,8 +66,8 @@ class _Job:
         self._error = self._error or error
         self._changed.set()
 
-    def lose(self, reason: str) -> None:
-        self.fail(ChannelLost(reason))
+    def lose(self, reason: str, hung_up: bool) -> None:
+        self.fail(ChannelLost(reason, hung_up=hung_up))
         self._end()
 
     def _end(self) -> None:
@@ -261,7 +261,7 @@ class ExecutorChannel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, *, hung_up: bool = False) -> None:
         if self.lost.is_set():
             return
         self.why_lost = reason
@@ -269,7 +269,7 @@ class ExecutorChannel(asyncio.Protocol):
         self._settled.set()
         self._writable.set()
         for job in self._jobs.values():
-            job.lose(reason)
+            job.lose(reason, hung_up)
         self._jobs.clear()
 
     # --- the wire ----------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class ExecutorChannel(asyncio.Protocol):
             self._break(f"the executor broke the protocol: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end("the executor's connection ended")
+        self._end("the executor's connection ended", hung_up=True)
 
     def pause_writing(self) -> None:
         self._writable.clear()

@@ -98,6 +98,8 @@ def ended(agent: str, state: str, exit_code: int, oom_killed: bool, seen: str) -
         why = "the container ran out of memory"
     elif state == "running":
         why = seen
+    elif state == "paused":
+        why = f"the container is paused; {seen}"
     elif state == "missing":
         why = "the container was removed"
     else:

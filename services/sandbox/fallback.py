@@ -125,7 +125,7 @@ class DockerExecChannel:
             return CannotRun(last_line(error.text), errno.ENOENT)
         if error.kind in (Kind.NOT_RUNNING, Kind.CONTAINER_MISSING):
             self._alive = False
-            return ChannelLost("the container is not running")
+            return ChannelLost("the container is not running", hung_up=True)
         return error
 
     async def _ended(self, exec_id: str) -> bool:

@@ -73,6 +73,7 @@ ENDS = [
     (("exited", 137, False), "exited, exit code 137"),
     (("missing", 0, False), "was removed"),
     (("running", 0, True), "broke the protocol"),
+    (("paused", 0, False), "is paused"),
 ]
 
 
