@@ -94,9 +94,9 @@ def _ensure_image(home: Home) -> None:
 
 
 def _beige(home: Home, *arguments: str) -> None:
-    """Show a command and run it as its user would. Failed if it fails."""
+    """Show a command and run it as its user would, its notices in the transcript. Failed if it fails."""
     print(f"\n$ beige {' '.join(_quoted(a) for a in arguments)}", flush=True)
-    done = subprocess.run(_command(*arguments), env=_environ(home), timeout=STEP_S)
+    done = subprocess.run(_command(*arguments), env=_environ(home), timeout=STEP_S, stderr=subprocess.STDOUT)
     if done.returncode != 0:
         raise Failed(f"`beige {arguments[0]}` ended with exit code {done.returncode}", executed="maybe")
 
@@ -141,9 +141,8 @@ def evidence(home: Home, session: str) -> Evidence:
 
 
 def _report(found: Evidence, home: Home, seconds: float) -> None:
-    print(
-        f"\n{found.kv_calls} of {CALLS} kv calls are in the audit log, each started and finished, under their exec."
-    )
+    print(f"\n{found.kv_calls} of {CALLS} kv calls are in the audit log, each started and finished,")
+    print("each under the exec that caused it.")
     for reason in found.denials:
         print(f"denied: {reason}")
     print(f"{found.records} records: {home.audit_log}")
