@@ -217,13 +217,16 @@ def test_a_model_works_with_all_four_tools(stage, agent):
     (workspace / "AGENTS.md").write_text("Build with make.")
     (workspace / "dot.png").write_bytes(PNG)
     big = "é" * 600_000
-    stage.simulator.answer(
-        reply("I start.", Tool("write", {"path": "a b'.txt", "content": "one\n"}, id="c1"),
-              Tool("patch", {"path": "a b'.txt", "old": "one", "new": "zwei"}, id="c2"),
-              Tool("exec", {"command": "cat \"a b'.txt\""}, id="c3", pieces=12)),
-        reply(Tool("read", {"path": "dot.png"}, id="c4"), Tool("write", {"path": "big", "content": big}, id="c5")),
-        reply("All ", "done."),
-    )  # fmt: skip
+    calls = [
+        Tool("write", {"path": "a b'.txt", "content": "one\n"}, id="c1"),
+        Tool("patch", {"path": "a b'.txt", "old": "one", "new": "zwei"}, id="c2"),
+        Tool("exec", {"command": 'cat "a b\'.txt"'}, id="c3", pieces=12),
+    ]
+    image, large = (
+        Tool("read", {"path": "dot.png"}, id="c4"),
+        Tool("write", {"path": "big", "content": big}, id="c5"),
+    )
+    stage.simulator.answer(reply("I start.", *calls), reply(image, large), reply("All ", "done."))
     result, events = stage.prompt(agent, "do it")
     assert result.text == "All done." and result.tool_calls == 5 and not result.scripted
     assert result.usage == {"input_tokens": 75, "output_tokens": 45}

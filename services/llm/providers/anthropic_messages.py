@@ -218,12 +218,17 @@ def _thinking(request: ModelRequest, max_tokens: int) -> dict[str, Any]:
         return {}
     if thinks_adaptively(request.model):
         effort = EFFORTS[request.thinking_level]
-        return {"thinking": {"type": "adaptive"}, "extra_body": {"output_config": {"effort": effort}}}
+        return _extra({"type": "adaptive"}, output_config={"effort": effort})
     budget = BUDGETS[request.thinking_level]
     if request.max_tokens is None:
-        return {"thinking": {"type": "enabled", "budget_tokens": budget}, "max_tokens": max_tokens + budget}
+        return _extra({"type": "enabled", "budget_tokens": budget}) | {"max_tokens": max_tokens + budget}
     budget = min(budget, max_tokens // 2)
-    return {"thinking": {"type": "enabled", "budget_tokens": budget}} if budget >= 1024 else {}
+    return _extra({"type": "enabled", "budget_tokens": budget}) if budget >= 1024 else {}
+
+
+def _extra(thinking: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Sent beside what the SDK knows, so that older versions of it do as well."""
+    return {"extra_body": {"thinking": thinking, **more}}
 
 
 def thinks_adaptively(model: str) -> bool:

@@ -203,7 +203,7 @@ def encode_request(request: ModelRequest, own: bool) -> dict[str, Any]:
     if request.max_tokens is not None:
         sent["max_completion_tokens" if own else "max_tokens"] = request.max_tokens
     if request.thinking_level != "off":
-        sent["reasoning_effort"] = request.thinking_level
+        sent["extra_body"] = {"reasoning_effort": request.thinking_level}  # older SDKs don't know it
     return sent
 
 

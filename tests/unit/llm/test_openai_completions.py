@@ -67,7 +67,7 @@ def test_the_request_is_what_was_asked_for(simulator):
 def test_only_openais_own_server_gets_the_new_name_of_max_tokens():
     request = ModelRequest(model="m", system="s", messages=HELLO, tools=SPECS, max_tokens=5)
     assert encode_request(request, own=True)["max_completion_tokens"] == 5
-    assert "reasoning_effort" not in encode_request(request, own=True)
+    assert "extra_body" not in encode_request(request, own=True)
 
 
 VARIANTS = [
