@@ -6,16 +6,39 @@ import asyncio
 
 from beige.bus import Bus
 from beige.config import load
+from beige.errors import Unavailable
 from beige.messages import ToolCall, ToolResult
 from beige.plugins import MAX_TIMEOUT_S
 from beige.process import Context
-from socket_bridge.desk import Desk
+from socket_bridge.desk import Desk, Relay
 from socket_bridge.hangup import HangupWatch
 from socket_bridge.listener import Listener
 from socket_bridge.protocol import ToolRequest
 
 TTL_S = MAX_TIMEOUT_S + 30.0
 """A tool's own limit ends a call before this does."""
+CONNECT_S = 5.0
+"""How long a call waits for a broker that is being restarted."""
+
+
+def relay_over(bus: Bus) -> Relay:
+    """Requests as `tools.call`. BeigeError: as the bus says, and Unavailable after `CONNECT_S` without it."""
+
+    async def relay(agent: str, request: ToolRequest) -> ToolResult:
+        body = ToolCall(request.tool, request.args, request.cwd)
+        call = bus.open(
+            "tools.call", body, agent=agent, token=request.token, ttl_s=TTL_S, window_items=0, window_bytes=0
+        )
+        try:
+            async with asyncio.timeout(CONNECT_S) as connecting, call:
+                connecting.reschedule(None)  # entered: the call is on its way
+                result = await call.result()
+        except TimeoutError:
+            raise Unavailable("the gateway's bus is down") from None
+        assert isinstance(result, ToolResult)
+        return result
+
+    return relay
 
 
 async def main(context: Context) -> None:
@@ -23,14 +46,8 @@ async def main(context: Context) -> None:
     config = load(context.home)
     bus = Bus(context.home, context.user)
 
-    async def relay(agent: str, request: ToolRequest) -> ToolResult:
-        body = ToolCall(request.tool, request.args, request.cwd)
-        result = await bus.call("tools.call", body, agent=agent, token=request.token, ttl_s=TTL_S)
-        assert isinstance(result, ToolResult)
-        return result
-
     hangups = HangupWatch(asyncio.get_running_loop())
-    listeners = [Listener(context.home, Desk(agent, relay), hangups) for agent in config.agents]
+    listeners = [Listener(context.home, Desk(agent, relay_over(bus)), hangups) for agent in config.agents]
     try:
         await bus.start()
         for listener in listeners:

@@ -246,7 +246,7 @@ async def _open_pipe(reader: _PrintReader) -> int:
 async def _spawn(connection: socket.socket, prints: int, directory: str) -> asyncio.subprocess.Process:
     root = str(Path(beige.__file__).parent.parent)
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-u", "-c", _START, root, str(connection.fileno()), str(os.getpid()),
+        sys.executable, "-P", "-B", "-u", "-c", _START, root, str(connection.fileno()), str(os.getpid()),
         pass_fds=[connection.fileno()], cwd=directory, env=plugin_environment(os.environ),
         stdin=asyncio.subprocess.DEVNULL, stdout=prints, stderr=prints, start_new_session=True,
     )  # fmt: skip

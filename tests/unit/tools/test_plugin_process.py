@@ -331,7 +331,7 @@ def test_a_plugin_sees_no_other_plugins_secrets(tmp_path: Path, monkeypatch: pyt
 
 def test_nonsense_on_the_socket_costs_the_plugin_its_process(tmp_path: Path) -> None:
     async def test(zoo: Zoo) -> None:
-        number = (await zoo.output("cmdline")).split("\0")[6]
+        number = (await zoo.output("cmdline")).split("\0")[7]
         with pytest.raises(Failed):
             await zoo.call("rogue", number)
         assert await zoo.output("echo", "hi") == "hi"
