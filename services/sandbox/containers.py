@@ -10,8 +10,8 @@ import asyncio
 import errno
 import logging
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum
 
 from beige.config import AgentConfig, Config
@@ -32,6 +32,8 @@ sleeping commands leave the others' places free. The executor takes 64."""
 CONNECT_S = 20.0
 """From start to HELLO; takes 0.1 s on a quiet machine."""
 ADOPT_S = 5.0
+CLOSE_S = 5.0
+"""How long a shutdown waits for a container that is just being made, to find and remove it."""
 SETTLE_S = 2.0
 REAL_PIDS = frozenset({"", "runc", "crun", "io.containerd.runc.v2"})
 """Runtimes under which a process in the container has a pid of the host's."""
@@ -106,11 +108,17 @@ class Sandbox:
         """`Channel.run`, with everything that can go wrong as a BeigeError."""
         channel = await self.channel()
         try:
-            return await channel.run(command, on_output)
+            with self._translated():
+                return await channel.run(command, on_output)
         except CannotRun as error:
             raise _cannot_run(error, command) from error
         except ChannelLost as error:
             raise await self._why(error) from error
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
         except EngineError as error:
             raise failure.to_beige(error, self.agent, self.config.sandbox.image) from error
 
@@ -127,7 +135,8 @@ class Sandbox:
             return 0
 
     async def info(self) -> SandboxInfo:
-        found = await self._engine.inspect(container_name(self._home, self.agent))
+        with self._translated():
+            found = await self._engine.inspect(container_name(self._home, self.agent))
         channel = self._live()
         return SandboxInfo(
             agent=self.agent,
@@ -143,18 +152,23 @@ class Sandbox:
         """End everything in the container and remove it; the workspace stays."""
         async with self._lock:
             await self._disconnect()
-            found = await self._engine.inspect(container_name(self._home, self.agent))
-            if found is not None and found.home == home_digest(self._home):
-                await self._engine.remove(found.id)
+            with self._translated():
+                found = await self._engine.inspect(container_name(self._home, self.agent))
+                if found is not None and found.home == home_digest(self._home):
+                    await self._engine.remove(found.id)
 
     async def close(self) -> None:
         """Let go of the container without touching it."""
         if self._bringing is not None:
-            await asyncio.wait([self._bringing], timeout=CONNECT_S)
+            await asyncio.wait([self._bringing], timeout=CLOSE_S)
         await self._disconnect()
         await self._listener.close()
 
     # --- bringing it up ----------------------------------------------------------------------------------
+
+    @property
+    def up(self) -> bool:
+        return self._live() is not None
 
     def _live(self) -> Channel | None:
         if self._exec_channel is not None:
@@ -168,9 +182,8 @@ class Sandbox:
                 return live
             await self._disconnect()
             try:
-                return await self._find_or_create()
-            except EngineError as error:
-                raise failure.to_beige(error, self.agent, self.config.sandbox.image) from error
+                with self._translated():
+                    return await self._find_or_create()
             except OSError as error:
                 self._log.exception("preparing the sandbox of %s failed", self.agent)
                 raise Failed(
@@ -295,7 +308,7 @@ def _cannot_run(error: CannotRun, command: Command) -> BeigeError:
         return NotFound(f"no such program in the sandbox: {command.argv[0]}")
     if error.errno == errno.EAGAIN:
         return Overloaded("the sandbox has no process left (agents.*.sandbox.pids)")
-    return Failed(f"the sandbox could not start the command: {error}", executed="no")
+    return Failed(f"the sandbox could not start the command: {failure.last_line(str(error))}", executed="no")
 
 
 def _look_at(task: asyncio.Task[Channel]) -> None:
@@ -321,10 +334,7 @@ class Sandboxes:
             raise NotFound(f"no agent {agent!r} in the configuration") from None
 
     async def list(self) -> list[SandboxInfo]:
-        try:
-            return list(await asyncio.gather(*(one.info() for one in self._sandboxes.values())))
-        except EngineError as error:
-            raise failure.to_beige(error, "", "") from error
+        return list(await asyncio.gather(*(one.info() for one in self._sandboxes.values())))
 
     async def recover(self) -> None:
         """After a start: take up the containers a crashed predecessor left, remove those of agents
@@ -335,7 +345,13 @@ class Sandboxes:
             if one not in known:
                 self._log.info("removing %s, an agent no longer configured", one.name)
                 await self._engine.remove(one.id)
-        await asyncio.gather(*(self._sandboxes[one.agent].channel() for one in known), return_exceptions=True)
+        await asyncio.gather(*(self._take_up(one.agent) for one in known))
+
+    async def _take_up(self, agent: str) -> None:
+        try:
+            await self._sandboxes[agent].channel()
+        except BeigeError as error:
+            self._log.warning("the container of %s was not taken up: %s", agent, error)
 
     async def close(self) -> None:
         await asyncio.gather(*(one.close() for one in self._sandboxes.values()))

@@ -13,6 +13,7 @@ import secrets
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from typing import NoReturn
 
 from beige.errors import TooLarge
 from services.sandbox.channel import (
@@ -118,15 +119,16 @@ class DockerExecChannel:
             self._kill_later(job)
             raise
         except EngineError as error:
-            raise self._translated(error) from error
+            self._raise(error)
 
-    def _translated(self, error: EngineError) -> Exception:
+    def _raise(self, error: EngineError) -> NoReturn:
+        """The engine's error, as the interface says it."""
         if error.kind is Kind.COMMAND_MISSING:
-            return CannotRun(last_line(error.text), errno.ENOENT)
+            raise CannotRun(last_line(error.text), errno.ENOENT) from error
         if error.kind in (Kind.NOT_RUNNING, Kind.CONTAINER_MISSING):
             self._alive = False
-            return ChannelLost("the container is not running", hung_up=True)
-        return error
+            raise ChannelLost("the container is not running", hung_up=True) from error
+        raise error
 
     async def _ended(self, exec_id: str) -> bool:
         return await self._exit_code(exec_id) is not None
@@ -135,7 +137,7 @@ class DockerExecChannel:
         try:
             return await self._engine.exec_exit_code(exec_id)
         except EngineError as error:
-            raise self._translated(error) from error
+            self._raise(error)
 
     def _kill_later(self, job: str) -> None:
         """The caller is gone or failing: what it started is killed even if nobody waits for it."""

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Protocol
 
 from beige import wire
@@ -44,7 +45,7 @@ from services.sandbox.spec import base_environment
 
 HEADER_ROOM = 32
 """Bytes for the size that READ prints before the content."""
-FILE_TIMEOUT_S = 120.0
+MOST_LINES = 10**9
 CLEAN_TIMEOUT_S = 10.0
 
 
@@ -94,14 +95,14 @@ class Files:
 
     async def _head(self, path: str, most: int) -> tuple[int, bytes]:
         """The size of a file and its first bytes."""
-        ended = await self._run(path, scripts.READ, str(most), limit_bytes=most + HEADER_ROOM)
-        digits, _, head = bytes(ended.stdout.head).partition(b"\n")
+        ended = await self._script(path, scripts.READ, str(most), limit_bytes=most + HEADER_ROOM)
+        digits, _, head = bytes(_checked(ended, path).stdout.head).partition(b"\n")
         if not digits.isdigit():
             raise Failed(f"{path}: the sandbox gave no size", executed="no")
         return max(int(digits), len(head)), head  # files in /proc say 0
 
     async def _text(self, path: str, size: int, head: bytes, body: ReadRequest) -> ReadResult:
-        limit = body.limit or READ_LINES
+        limit = min(body.limit, MOST_LINES) or READ_LINES
         complete = len(head) >= size
         if body.offset == 1:
             data = head
@@ -121,8 +122,8 @@ class Files:
     async def _lines(self, path: str, first: int, count: int) -> bytes:
         most = READ_BYTES + 1
         arguments = (str(first), str(count + 1), str(most))
-        ended = await self._run(path, scripts.LINES, *arguments, limit_bytes=most)
-        return bytes(ended.stdout.head)
+        ended = await self._script(path, scripts.LINES, *arguments, limit_bytes=most)
+        return bytes(_checked(ended, path).stdout.head)
 
     async def _image(self, call: Call, path: str, size: int, head: bytes) -> ReadResult:
         if size > MAX_IMAGE:
@@ -133,9 +134,10 @@ class Files:
         if size > INLINE_LIMIT and not call.wants_items:
             raise TooLarge(f"{path}: an image over {INLINE_LIMIT} bytes is only given as a stream")
         sink = _Sink(call if size > INLINE_LIMIT else None)
-        await self._run(
+        ended = await self._script(
             path, scripts.READ, str(size), limit_bytes=size + HEADER_ROOM, keep=False, on_output=sink.take
         )
+        _checked(ended, path)
         if sink.size != size:
             raise Failed(f"{path}: was changed while it was read", executed="no")
         return ReadResult(
@@ -158,21 +160,21 @@ class Files:
     ) -> bool:
         temporary = f".beige-write-{secrets.token_hex(8)}"
         try:
-            ended = await self._run(path, scripts.WRITE, temporary, str(size), now_sha256, stdin=stdin)
+            ended = await self._script(path, scripts.WRITE, temporary, str(size), now_sha256, stdin=stdin)
         except BaseException:
-            # It was killed, so it could not clean up.
+            # It was killed, or lost, so it could not clean up.
             task = asyncio.create_task(self._clean(path, temporary), name=f"clean-{temporary}")
             self._cleaning.add(task)
             task.add_done_callback(self._cleaning.discard)
             raise
-        return bytes(ended.stdout.head).strip() == b"1"
+        return bytes(_checked(ended, path).stdout.head).strip() == b"1"
 
     async def _clean(self, path: str, temporary: str) -> None:
-        try:
+        """If the container is gone, or stays busy, a hidden file is left."""
+        with suppress(BeigeError, TimeoutError):
             async with asyncio.timeout(CLEAN_TIMEOUT_S):
-                await self._run(path, scripts.CLEAN, temporary)
-        except (BeigeError, TimeoutError):
-            pass  # the container is gone, or stays busy: a hidden file is left
+                if self._sandbox.up:
+                    await self._script(path, scripts.CLEAN, temporary)
 
     # --- patch -----------------------------------------------------------------------------------------
 
@@ -191,7 +193,7 @@ class Files:
         call.outcome.exit_code = 0
         return PatchResult(result.replacements, result.first_line)
 
-    async def _run(
+    async def _script(
         self,
         path: str,
         script: str,
@@ -201,21 +203,25 @@ class Files:
         keep: bool = True,
         on_output: OnOutput | None = None,
     ) -> Exit:
-        """Run a script on `path`; raises what its exit says."""
+        """Run a script on `path`."""
         command = Command(
             scripts.argv(script, path, *arguments),
             base_environment(self._sandbox.agent),
             cwd="/",
             stdin=stdin,
-            timeout_s=min(FILE_TIMEOUT_S, self._sandbox.config.sandbox.deadline_s),
+            timeout_s=self._sandbox.config.sandbox.deadline_s,
             limit_bytes=limit_bytes,
             keep=keep,
         )
-        ended = await self._sandbox.run(command, on_output)
-        error = scripts.error_of(ended, path)
-        if error is not None:
-            raise error
-        return ended
+        return await self._sandbox.run(command, on_output)
+
+
+def _checked(ended: Exit, path: str) -> Exit:
+    """Raises what the script's exit says about `path`."""
+    error = scripts.error_of(ended, path)
+    if error is not None:
+        raise error
+    return ended
 
 
 class _Sink:

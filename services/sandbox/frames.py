@@ -22,6 +22,7 @@ STDIN_WINDOW = 262144
 """Bytes of stdin a job may be sent before the executor grants more."""
 TAIL_BYTES = 16384
 """The executor keeps at most so many bytes of each stream beyond its limit."""
+MAX_TOTAL = 2**60
 MAX_TEXT = 4096
 """Bytes of the text of an ERROR."""
 
@@ -167,6 +168,8 @@ def _exited(job: int, payload: bytes) -> Exited:
         raise Violation(f"unknown exit flags {flags:#x}")
     if not -64 <= status <= 255:
         raise Violation(f"exit status {status}")
+    if max(stdout_total, stderr_total) > MAX_TOTAL:
+        raise Violation("more output than anybody can produce")
     return Exited(job, status, bool(flags & 1), bool(flags & 2), stdout_total, stderr_total)
 
 

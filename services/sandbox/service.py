@@ -22,7 +22,7 @@ from services.sandbox.files import Files
 OPERATOR_CALLS = 16
 DRAIN_S = 2.0
 """Commands still running after so long of a shutdown are killed."""
-REMOVE_S = 15.0
+REMOVE_S = 10.0
 RETRY_S = 5.0
 
 

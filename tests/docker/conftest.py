@@ -116,10 +116,10 @@ def home_at(root: Path | None) -> Iterator[Home]:
 @pytest.fixture(scope="session")
 def make_house() -> Callable[..., Any]:
     @contextlib.contextmanager
-    def make(agents: dict[str, Any], root: Path | None = None) -> Iterator[Sandboxed]:
+    def make(agents: dict[str, Any], root: Path | None = None, **variables: str) -> Iterator[Sandboxed]:
         with home_at(root) as home:
             write_config(home, agents)
-            house = Sandboxed(home, {"ANTHROPIC_API_KEY": CANARY})
+            house = Sandboxed(home, {"ANTHROPIC_API_KEY": CANARY, **variables})
             try:
                 with house.up():
                     yield house
@@ -132,8 +132,9 @@ def make_house() -> Callable[..., Any]:
 
 @pytest.fixture(scope="module")
 def house(make_house: Any, sandbox_image: str) -> Iterator[Sandboxed]:
-    """Two agents, `travel` and `other`."""
-    with make_house({"travel": agent(sandbox_image), "other": agent(sandbox_image)}) as made:
+    """Agents `travel` and `other`, and `wide`, which may print more."""
+    agents = {name: agent(sandbox_image) for name in ("travel", "other")}
+    with make_house(agents | {"wide": agent(sandbox_image, outputLimit=2**20)}) as made:
         yield made
 
 

@@ -180,23 +180,21 @@ def test_live_output_arrives_while_the_command_runs(house):
 
 
 def test_a_caller_that_does_not_read_stops_the_command(house, tools):
-    """Back-pressure reaches the command's pipe: it can't produce what nobody takes."""
+    """Back-pressure reaches the command's pipe: 440,000 bytes are more than credit and pipe hold."""
 
     async def test(bus):
-        body = ExecRequest("for i in $(seq 200); do head -c 1000 /dev/zero; echo $i > progress; done")
-        async with bus.open(
-            "sandbox.exec", body, agent="travel", window_items=1, window_bytes=1000, ttl_s=60
-        ) as stream:
+        body = ExecRequest("rm -f finished; head -c 440000 /dev/zero; touch finished")
+        options = {"agent": "wide", "window_items": 1, "window_bytes": 1000, "ttl_s": 60}
+        async with bus.open("sandbox.exec", body, **options) as stream:
             items = aiter(stream)
-            await anext(items)
-            async with asyncio.timeout(10):
-                while await tools.out(bus, "cat progress; sleep 0.2; cat progress") == "":
-                    pass
-            held = len("".join(await tools.out(bus, "cat progress; sleep 0.3; cat progress")).split())
-            assert held == 2
-            total = 1000 + sum([len(item.data) async for item in items])
+            total = len((await anext(items)).data)
+            stopped = await tools.bash(bus, "sleep 0.5; pgrep -x head; ls finished", "wide")
+            assert stopped.stdout.strip().isdigit()
+            assert b"finished" in stopped.stderr
+            total += sum([len(item.data) async for item in items])
             result = await stream.result()
-        assert total == result.stdout_bytes == 200_000
+        assert total == result.stdout_bytes == 440_000
+        assert await tools.out(bus, "ls finished", "wide") == "finished\n"
 
     house.operate(test)
 

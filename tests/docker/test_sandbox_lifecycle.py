@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from beige.errors import BeigeError, Failed, NotFound
+from beige.errors import BeigeError, Failed, NotFound, Unavailable
 from beige.messages import AgentRef, Empty, ExecRequest, PatchRequest, ReadRequest, WriteRequest
 from services.sandbox.engine import Engine
 from services.sandbox.service import seccomp_profile
@@ -209,6 +209,22 @@ def test_a_missing_image_names_the_remedy(make_house, tools):
             assert caught.value.executed == "no"
             with pytest.raises(NotFound):
                 await ensure(bus, "nobody")
+
+        house.operate(test)
+
+
+def test_without_an_engine_the_service_lives_and_says_so(make_house, sandbox_image, tools):
+    agents = {"travel": tools.agent(sandbox_image)}
+    with make_house(agents, DOCKER_HOST="unix:///nonexistent/docker.sock") as house:
+
+        async def test(bus):
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="beige doctor"):
+                    await ensure(bus)
+                with pytest.raises(Unavailable, match="beige doctor"):
+                    await tools.bash(bus, "true")
+            with pytest.raises(Unavailable):
+                await bus.call("sandbox.list", Empty())
 
         house.operate(test)
 

@@ -59,6 +59,7 @@ BAD = [
     pytest.param(raw(18, 1, struct.pack("<iBQQ", 0, 4, 0, 0)), id="unknown exit flag"),
     pytest.param(raw(18, 1, struct.pack("<iBQQ", 256, 0, 0, 0)), id="exit code 256"),
     pytest.param(raw(18, 1, struct.pack("<iBQQ", -65, 0, 0, 0)), id="signal 65"),
+    pytest.param(raw(18, 1, struct.pack("<iBQQ", 0, 0, 2**61, 0)), id="absurd total"),
     pytest.param(raw(19, 1, b"abc"), id="error without errno"),
     pytest.param(raw(19, 1, bytes(4 + 4097)), id="error text too long"),
     pytest.param(raw(20, 0, b"1234567"), id="short hello"),
