@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping
 
 from beige.bus import Bus, Request
 from beige.config import Config, load
-from beige.errors import BeigeError, Cancelled, NotFound
+from beige.errors import BeigeError, Cancelled, Failed, NotFound
 from beige.messages import PromptEvent, PromptRequest, PromptResult
 from beige.paths import Home
 from beige.process import Context
@@ -23,6 +24,7 @@ from services.llm.runner import Runner
 from services.llm.sessions import Session, Sessions
 from services.llm.toolbox import Toolbox, read_text
 
+log = logging.getLogger("llm")
 CAPACITY = 32
 """Prompts served at once."""
 
@@ -61,7 +63,12 @@ class Service:
                     scripted=models.scripted)  # fmt: skip
         toolbox = Toolbox(request, request.send, deadline_s=agent.sandbox.deadline_s)
         runner = Runner(turn, system, models, toolbox, session, request.send)
-        return await runner.run(Prompt(text=body.text, channel=request.channel, call=request.call_name))
+        try:
+            return await runner.run(Prompt(text=body.text, channel=request.channel, call=request.call_name))
+        except Failed as error:
+            told = {"agent": request.agent, "session": session.id, "call": request.call_name}
+            log.warning("turn failed: %s", error, extra=told)
+            raise
 
 
 async def _agents_md(request: Request, session: Session) -> str:

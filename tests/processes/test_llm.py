@@ -292,6 +292,7 @@ def test_a_model_failure_ends_the_turn_with_its_reason_and_the_session_goes_on(s
         stage.prompt("claude", "one")
     assert str(raised.value).startswith("anthropic/claude-haiku-4-5: ") and said in str(raised.value)
     assert stage.session("claude", "s1")[-1]["outcome"] == "failed"
+    assert said in stage.house.log("llm") and stage.simulator.url not in stage.house.log("llm")
     assert stage.prompt("claude", "two")[0].text == "Here."
     assert_sound(stage)
 

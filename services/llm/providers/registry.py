@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from importlib import import_module
 
@@ -12,6 +13,8 @@ from services.llm.providers.base import Provider
 
 def open_providers(home: Home, configured: Mapping[str, ProviderConfig]) -> dict[str, Provider]:
     """By name. Blocks while SDKs are imported: call it before serving. ConfigError for a bad script."""
+    for library in ("httpx", "httpx2"):  # they log each URL, and a baseUrl may hold a token
+        logging.getLogger(library).setLevel(logging.WARNING)
     return {name: _open(home, name, provider) for name, provider in configured.items()}
 
 
