@@ -40,5 +40,5 @@ def configure(service: str, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for noisy in ("httpx", "httpcore", "urllib3", "docker", "asyncio", "anthropic", "openai"):
+    for noisy in ("httpx", "httpx2", "httpcore", "urllib3", "docker", "asyncio", "anthropic", "openai"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -216,7 +216,8 @@ class Bus:
         self._fail_pending(PeerLost(f"the connection to the broker was lost ({why})"))
         if self._server is not None:
             self._server.cancel_all()
-        delay = REFUSED_RETRY_S if why == "refused" else self._backoff * random.uniform(1.0, 2.0)  # noqa: S311
+        jitter = random.uniform(1.0, 2.0)  # noqa: S311 - no secret
+        delay = REFUSED_RETRY_S if why == "refused" else self._backoff * jitter
         self._backoff = min(self._backoff * 2, RECONNECT_S[1])
         if not self._closing:
             asyncio.get_running_loop().call_later(delay, self._connect)

@@ -84,8 +84,7 @@ class House:
         finally:
             timer.cancel()
         if line.strip() != "READY":
-            process.kill()
-            process.wait()
+            self._end(name, signal.SIGKILL)
             raise RuntimeError(f"{name} did not start:\n{self.log(name)[-4000:]}")
 
     def log(self, name: str) -> str:
