@@ -1,9 +1,9 @@
 """Secrets of the house itself: one bus secret per process, and the corridor's two seal keys.
 
-    keys/bus/<role>-<n>.key  64 hex characters, 0600, read by that process alone
-    keys/bus-users.json      what the broker needs: SHA-256 of each secret and the uid it is for
-    keys/verdict.key         shared by policy (signs), audit and the executors (verify)
-    keys/receipt.key         shared by audit (signs) and the executors (verify)
+keys/bus/<role>-<n>.key  64 hex characters, 0600, read by that process alone
+keys/bus-users.json      what the broker needs: SHA-256 of each secret and the uid it is for
+keys/verdict.key         shared by policy (signs), audit and the executors (verify)
+keys/receipt.key         shared by audit (signs) and the executors (verify)
 """
 
 from __future__ import annotations

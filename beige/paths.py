@@ -1,10 +1,10 @@
 """Where things stand on disk. The only module that knows the layout of `$BEIGE_HOME`.
 
-    config.json5            keys/                  one secret per process, 0600
-    agents/<name>/workspace data/                  state of policy and plugins
-    agents/<name>/launchers sessions/<agent>/      conversations
-    sockets/<agent>.sock    logs/audit.jsonl       logs/<service>.log
-    run/                    sockets, supervisord, per-program environments
+config.json5            keys/                  one secret per process, 0600
+agents/<name>/workspace data/                  state of policy and plugins
+agents/<name>/launchers sessions/<agent>/      conversations
+sockets/<agent>.sock    logs/audit.jsonl       logs/<service>.log
+run/                    sockets, supervisord, per-program environments
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def private_directory(path: Path, mode: int = 0o700) -> None:
     path.mkdir(mode=mode, parents=True, exist_ok=True)
     info = path.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise ConfigError(str(path), "is not a directory of this user", "remove it or choose another BEIGE_HOME")
+        raise ConfigError(
+            str(path), "is not a directory of this user", "remove it or choose another BEIGE_HOME"
+        )
     if stat.S_IMODE(info.st_mode) != mode:
         path.chmod(mode)
 
