@@ -106,14 +106,15 @@ def pretty(name: str, line: str) -> str:
 def followed(files: list[Path]) -> Iterator[tuple[str, str]]:
     """New lines as they are written, for ever. A file that is rotated is read to its end first."""
     tails = [_Tail(path) for path in files]
-    while True:
-        found = False
+    try:
+        while True:
+            lines = [(one.path.stem, line) for one in tails for line in one.new_lines()]
+            yield from lines
+            if not lines:
+                time.sleep(POLL_S)
+    finally:
         for one in tails:
-            for line in one.new_lines():
-                found = True
-                yield one.path.stem, line
-        if not found:
-            time.sleep(POLL_S)
+            one.close()
 
 
 class _Tail:
@@ -124,6 +125,9 @@ class _Tail:
         self._file = path.open("rb")
         self._file.seek(0, 2)
         self._rest = b""
+
+    def close(self) -> None:
+        self._file.close()
 
     def new_lines(self) -> list[str]:
         data = self._file.read(MAX_READ)

@@ -32,13 +32,20 @@ def load(home: Home, secrets: frozenset[str] = NO_SECRETS, environ: Mapping[str,
 def check_everything(home: Home, environ: Mapping[str, str] = os.environ) -> Config:
     """As every process will see it: valid without secrets (returned), and with all of them."""
     raw = source.read(home.config)
-    config = build(raw, home, NO_SECRETS, environ)
-    build(raw, home, ALL_SECRETS, environ)
-    return config
+    config, problems = examine(raw, home, NO_SECRETS, environ)
+    _, more = examine(raw, home, ALL_SECRETS, environ)
+    return _sound(config, more + problems)
 
 
 def build(raw: dict[str, Any], home: Home, secrets: frozenset[str], environ: Mapping[str, str]) -> Config:
     """`load` for a file already read."""
+    return _sound(*examine(raw, home, secrets, environ))
+
+
+def examine(
+    raw: dict[str, Any], home: Home, secrets: frozenset[str], environ: Mapping[str, str]
+) -> tuple[Config | None, list[Problem]]:
+    """The configuration, if its shape is right, and everything that is wrong with it."""
     unknown = secrets - ALL_SECRETS
     if unknown:
         raise ValueError(f"no such secret section: {', '.join(sorted(unknown))}")
@@ -46,7 +53,10 @@ def build(raw: dict[str, Any], home: Home, secrets: frozenset[str], environ: Map
     complete = with_implied_api(resolved)
     config, found = validate(complete)
     provided, unreadable = _provided_tools(complete, home)
-    problems += found + unreadable + check(complete, home.config.parent, provided)
+    return config, problems + found + unreadable + check(complete, home.config.parent, provided)
+
+
+def _sound(config: Config | None, problems: list[Problem]) -> Config:
     if config is None or problems:
         raise ConfigProblems(problems)
     return config

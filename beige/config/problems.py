@@ -32,10 +32,9 @@ class ConfigProblems(ConfigError):
     """Every problem found in one file; `str()` is one line per problem."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
-        lines = list(dict.fromkeys(str(problem) for problem in problems))
-        super().__init__("", "\n".join(lines))
+        self.problems = tuple(dict.fromkeys(problems))
+        super().__init__("", "\n".join(str(problem) for problem in self.problems))
         self.path = dotted(problems[0].location)
-        self.problems = tuple(problems)
 
 
 def dotted(location: Location) -> str:

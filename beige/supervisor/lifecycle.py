@@ -29,7 +29,7 @@ from beige.supervisor.control import Control
 from beige.supervisor.programs import bus_users, programs
 from beige.supervisor.readiness import Progress, wait_ready
 
-START_S = 30.0
+START_S = 60.0
 STOP_S = 40.0
 """Longest a whole house may take to stop before it is killed."""
 GRACE_S = 2.0
