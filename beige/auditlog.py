@@ -115,10 +115,12 @@ def _skip_line(file: BinaryIO) -> None:
         pass
 
 
-def lines_backwards(path: Path) -> Iterator[bytes]:
-    """Complete lines that hold something, the last one first, in bounded memory."""
+def lines_backwards(path: Path, end: int | None = None) -> Iterator[bytes]:
+    """Complete lines that hold something, the last one first, in bounded memory; of the file as it was
+    when it had `end` bytes."""
     with path.open("rb") as file:
         position = file.seek(0, os.SEEK_END)
+        position = position if end is None else min(position, end)
         tail = b""
         torn = True
         while position:

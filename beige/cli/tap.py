@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from beige.cli import new_app
+
 if TYPE_CHECKING:
     from beige.cli.tap_recording import Recorder
     from beige.cli.tap_sequence import Sequence
     from beige.cli.tap_view import Filter, Loss
     from beige.tapevent import TapEvent, TapState
 
+app = new_app()
 PATIENCE_S = 5.0
 
 
+@app.command()
 def tap(
     agent: Annotated[str, typer.Option(help="Only this agent.")] = "",
     session: Annotated[str, typer.Option(help="Only this session.")] = "",
@@ -34,24 +38,30 @@ def tap(
     record: Annotated[Path | None, typer.Option(help="Write what is shown to a new file.")] = None,
     replay: Annotated[Path | None, typer.Option(help="Show a recording instead of the live bus.")] = None,
 ) -> None:
-    """Watch the messages on the bus, like tcpdump for agents. Ctrl-C ends it."""
+    """Watch the messages on the bus, like tcpdump for agents. Ctrl-C ends it.
+
+    \b
+    Examples:
+      beige tap --agent travel               every message of one agent's calls
+      beige tap --seq --service tools        tool calls, drawn step by step
+      beige tap --json | jq 'select(.code)'  what failed
+    """
     from beige.cli.tap_view import Filter
-    from beige.errors import BeigeError
 
     wanted = Filter(agent, session, service, method, errors, heartbeats)
     screen = Screen(wanted, json_output=json_output, seq=seq, bodies=bodies, count=count)
     try:
         if record:
             screen.record_to(record)
-        source = _replayed(replay) if replay else _live(agent, bodies)
-        screen.show(source)
+        screen.show(_replayed(replay) if replay else _live(agent, bodies))
     except KeyboardInterrupt:
-        pass
+        pass  # the way to end it
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader left: nothing more to flush to it
-    except (BeigeError, OSError) as error:
-        typer.echo(f"beige tap: {error}", err=True)
-        raise typer.Exit(1) from None
+        screen.reader_left()
+    except FileNotFoundError:
+        raise typer.BadParameter(f"{replay} does not exist", param_hint="--replay") from None
+    except FileExistsError:
+        raise typer.BadParameter(f"{record} exists already", param_hint="--record") from None
     finally:
         screen.close()
 
@@ -112,6 +122,10 @@ class Screen:
         print(end="", flush=True)
         if self._recorder:
             self._recorder.flush()
+
+    def reader_left(self) -> None:
+        """Our output is read no more (`beige tap | head`): nothing may be flushed to it."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def close(self) -> None:
         self._flush()

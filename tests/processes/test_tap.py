@@ -19,7 +19,7 @@ from beige.messages import Empty, ToolCall, ToolResult
 from beige.testing import House, short_home
 
 ROOT = Path(__file__).parents[2]
-CLI = "import typer; from beige.cli.tap import tap; typer.run(tap)"
+CLI = ["-m", "beige.cli", "tap"]
 CANARY = "hunter2-the-canary"
 CONFIG = """
 { llm: { providers: { demo: { api: "scripted", script: "script.json5" } } },
@@ -44,7 +44,7 @@ class Watcher:
 
     def __init__(self, house, *options):
         self._process = subprocess.Popen(
-            [sys.executable, "-c", CLI, *options], cwd=ROOT, text=True,
+            [sys.executable, *CLI, *options], cwd=ROOT, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=os.environ | {"BEIGE_HOME": str(house.home.root), "PYTHONIOENCODING": "utf-8"},
         )  # fmt: skip
@@ -203,7 +203,7 @@ def test_a_recording_replays_to_the_same_lines(house, tmp_path):
     assert "10 events recorded" in said
     assert path.stat().st_mode & 0o777 == 0o600
     again = subprocess.run(
-        [sys.executable, "-c", CLI, "--replay", str(path)], cwd=ROOT, text=True, capture_output=True,
+        [sys.executable, *CLI, "--replay", str(path)], cwd=ROOT, text=True, capture_output=True,
         check=True, env=os.environ | {"PYTHONIOENCODING": "utf-8"},
     )  # fmt: skip
     assert again.stdout.splitlines() == shown
@@ -259,7 +259,7 @@ def test_a_subscriber_that_never_reads_is_not_waited_for_and_knows_its_loss(hous
 
 def test_without_a_tap_the_command_says_so(house, tmp_path):
     run = subprocess.run(
-        [sys.executable, "-c", CLI], cwd=ROOT, text=True, capture_output=True, check=False,
+        [sys.executable, *CLI], cwd=ROOT, text=True, capture_output=True, check=False,
         env=os.environ | {"BEIGE_HOME": str(tmp_path)},
     )  # fmt: skip
     assert run.returncode == 1
