@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator
 from typing import Protocol
 
 import msgspec
@@ -38,7 +37,6 @@ class ExecCall(Protocol):
     @property
     def wants_items(self) -> bool: ...
     async def send(self, item: msgspec.Struct) -> None: ...
-    def items(self) -> AsyncIterator[bytes]: ...
 
 
 async def execute(sandbox: Sandbox, call: ExecCall, body: ExecRequest) -> ExecResult:

@@ -82,9 +82,6 @@ class Engine:
             client.close()
         self._clients.clear()
 
-    async def version(self) -> str:
-        return str((await self._call(lambda api: api.version()))["Version"])
-
     async def image_id(self, reference: str) -> str:
         return str((await self._call(lambda api: api.inspect_image(reference)))["Id"])
 
