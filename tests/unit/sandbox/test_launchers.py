@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from beige.config import Config, build
 from beige.errors import ConfigError
 from beige.paths import Home
+from beige.testing import short_home
 from services.sandbox.launchers import launcher, write_tools
 
 
@@ -45,12 +47,11 @@ def config(home: Home, tools: list[str]) -> Config:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    made = Home(tmp_path / "a home")
-    made.create()
-    plugin(made, "kv", ["kv", "kv_admin"])
-    plugin(made, "git", ["git"])
-    return made
+def home() -> Iterator[Home]:
+    with short_home() as made:
+        plugin(made, "kv", ["kv", "kv_admin"])
+        plugin(made, "git", ["git"])
+        yield made
 
 
 def files(directory: Path) -> dict[str, str]:
