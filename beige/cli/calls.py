@@ -40,9 +40,10 @@ async def connected(home: Home) -> AsyncIterator[Bus]:
 
 def check_agent(home: Home, agent: str) -> None:
     """NotFound, naming the agents there are, before anything is asked of the bus."""
-    from beige.config import load
+    from beige.config import source
     from beige.config.problems import suggest
 
-    agents = load(home).agents
-    if agent not in agents:
+    # Read, not loaded: this terminal may lack the variables that the house was started with.
+    agents = source.read(home.config).get("agents")
+    if isinstance(agents, dict) and agent not in agents:
         raise NotFound(f"no such agent: {agent!r}; {suggest(agent, agents, kind='agent')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Annotated, Any
 
@@ -31,10 +32,11 @@ def check(
     """
     from beige.cli.terminal import emit
     from beige.config import check_everything
+    from beige.supervisor.lifecycle import environ_of
 
     home = Home.find()
     try:
-        config = check_everything(home)
+        config = check_everything(home, environ_of(home, os.environ))
     except ConfigError as error:
         if not json_output:
             raise
@@ -71,8 +73,11 @@ def show() -> None:
     """
     from beige.cli.terminal import emit
     from beige.config import load
+    from beige.supervisor.lifecycle import environ_of
 
-    emit(without_secrets(load(Home.find()).model_dump(mode="json", by_alias=True)))
+    home = Home.find()
+    config = load(home, environ=environ_of(home, os.environ))
+    emit(without_secrets(config.model_dump(mode="json", by_alias=True)))
 
 
 def problems_of(error: ConfigError) -> list[dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -38,14 +39,13 @@ def ensure(home: Home) -> bool:
     """Set `home` up. True if a first configuration was written. ConfigError if the one there is wrong."""
     from beige.config import load
     from beige.keys import write_private
-    from beige.supervisor.lifecycle import is_up
-    from beige.supervisor.lifecycle import setup as directories_and_keys
+    from beige.supervisor import lifecycle
 
     home.create()
     created = not home.config.exists()
     if created:
         write_private(home.config, STARTER.read_text())
-    config = load(home)
-    if not is_up(home):  # a broker that runs knows the users it was started with
-        directories_and_keys(home, config)
+    config = load(home, environ=lifecycle.environ_of(home, os.environ))
+    if not lifecycle.is_up(home):  # a broker that runs knows the users it was started with
+        lifecycle.setup(home, config)
     return created
