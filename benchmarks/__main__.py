@@ -1,0 +1,40 @@
+"""`python -m benchmarks`: run all, print the table, write `benchmarks/out/bench.json`. Missed targets are
+shown, not an error; a measurement that can't be made is."""
+
+from __future__ import annotations
+
+import sys
+
+from beige.testing import House, short_home
+from benchmarks import bus, rig, sandbox
+
+CONFIG = """{
+  llm: { providers: { script: { api: "scripted", script: "script.json5" } } },
+  plugins: { kv: { path: "bundled:kv" } },
+  agents: { travel: { model: { provider: "script", model: "m" }, tools: ["kv"],
+                      sandbox: { image: "beige-sandbox:latest" } } },
+}
+"""
+GOVERNORS = ("broker", "policy", "audit")
+EXECUTORS = ("sandbox", "tools", "bridge")
+
+
+def main() -> int:
+    rows = []
+    for measure, processes in ((bus, GOVERNORS), (sandbox, GOVERNORS + EXECUTORS)):
+        print(f"measuring: {measure.__name__.rpartition('.')[2]}", file=sys.stderr)
+        with short_home() as home:
+            home.config.write_text(CONFIG)
+            (home.root / "script.json5").write_text('[{ say: "hello" }]\n')
+            with House(home) as house:
+                for name in processes:
+                    house.start(name)
+                rows += measure.run(house)
+    print(rig.table(rows))
+    rig.write(rows)
+    print(f"written: {rig.OUT.relative_to(rig.ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
