@@ -8,19 +8,21 @@ from beige.process import exit_code, ready
 from broker.router import Router
 
 
+def serve() -> None:
+    """Until SIGTERM or SIGINT; whatever ends it, its sockets are removed."""
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: asked.append(received))
+    router = Router(Home.find())
+    try:
+        ready()
+        router.run(until=lambda: bool(asked))
+    finally:
+        router.close()
+
+
 def main() -> int:
     configure("broker")
-
-    def serve() -> None:
-        router = Router(Home.find())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: router.stop())
-        ready()
-        try:
-            router.run()
-        finally:
-            router.close()
-
     return exit_code("broker", serve)
 
 

@@ -13,6 +13,7 @@ import os
 import secrets
 import socket as sockets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def seed_routing_ids() -> None:
 
 
 class Router:
-    """The broker's outside. `run` returns when `stop` was called."""
+    """The broker's outside."""
 
     def __init__(self, home: Home) -> None:
         private_directory(home.run)
@@ -63,7 +64,6 @@ class Router:
         self._internal = Internal(self._feed, self._auth)
         self.core = Core(self, epoch=secrets.randbits(32) or 1, internal=self._internal)
         self._internal.core = self.core
-        self._stopping = False
 
     def _open(self, endpoint: str) -> Any:
         """The bus's ROUTER. Without ZAP nobody would be authenticated, so it is enforced."""
@@ -110,16 +110,14 @@ class Router:
 
     # --- loop ------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        self._stopping = True
-
-    def run(self) -> None:
+    def run(self, until: Callable[[], bool]) -> None:
+        """Route until `until` says so, which is asked every few milliseconds."""
         gc.collect()
         gc.freeze()
         gc.disable()
         polled = [(self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)]
         next_tick = next_heartbeat = 0.0
-        while not self._stopping:
+        while not until():
             ready = zmq_poll(polled, POLL_MS)
             now = self.core.now = time.monotonic()
             self._receive()
