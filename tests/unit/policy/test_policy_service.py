@@ -1,0 +1,56 @@
+"""Each verdict is sealed for exactly its request; a no as well as a yes."""
+
+import time
+
+import pytest
+
+from beige.errors import Denied, Malformed
+from beige.messages import ExecRequest, ToolCall, encode
+from beige.seals import read_verdict, request_digest
+from beige.wire import Header
+from services.policy.service import reply
+
+KEY = b"k" * 32
+RULES = {"travel": frozenset({"kv"})}
+
+
+def header(**fields):
+    defaults = {"service": "tools", "method": "call", "agent": "travel", "src": "bridge/0", "call": "1-1"}
+    return Header(**{**defaults, **fields})
+
+
+@pytest.mark.parametrize(("tool", "denied"), [("kv", ""), ("git", "tool 'git' not allowed")])
+def test_the_verdict_is_sealed_for_its_request(tool, denied):
+    body = encode(ToolCall(tool))
+    answer = reply(RULES, KEY, header(), body)
+    verdict = read_verdict(KEY, request_digest(header(), body), answer.verdict)
+    assert verdict.allowed == (not denied)
+    assert verdict.reason == answer.denied
+    assert denied in answer.denied
+    for other, other_body in [(header(agent="other"), body), (header(call="1-2"), body),
+                              (header(), encode(ToolCall("kv", ["x"])))]:  # fmt: skip
+        with pytest.raises(Denied):
+            read_verdict(KEY, request_digest(other, other_body), answer.verdict)
+
+
+def test_the_longest_reason_survives_its_seal():
+    answer = reply(RULES, KEY, header(agent="a" * 256), encode(ToolCall("t" * 64)))
+    body = encode(ToolCall("t" * 64))
+    assert (
+        read_verdict(KEY, request_digest(header(agent="a" * 256), body), answer.verdict).reason
+        == answer.denied
+    )
+
+
+def test_what_cannot_be_read_gets_no_verdict():
+    with pytest.raises(Malformed):
+        reply(RULES, KEY, header(), b"\xc1")
+
+
+def test_thousands_of_decisions_a_second():
+    body = encode(ExecRequest("x" * 200))
+    call = header(service="sandbox", method="exec")
+    began = time.process_time()
+    for _ in range(2000):
+        reply(RULES, KEY, call, body)
+    assert time.process_time() - began < 1.0
