@@ -33,6 +33,8 @@ __all__ = ["Bus", "Handler", "HopHandler", "HopReply", "Request", "Stream"]
 GRACE_S = 0.5
 """The broker answers at the deadline; only then do we give up by ourselves."""
 NO_WELCOME_S = 5.0
+NO_BROKER_S = 5.0
+"""How long a call waits for a connection; as long as the broker waits for a service."""
 RECONNECT_S = (0.01, 1.0)
 REFUSED_RETRY_S = 2.0
 log = logging.getLogger("bus")
@@ -179,10 +181,10 @@ class Bus:
             raise PeerLost("not connected to the broker", executed="no")
 
     async def register(self, stream: Stream, end: float) -> int:
-        """Wait for a session, and give the stream its id in it."""
+        """Wait for a session, and give the stream its id in it. Unavailable if there is none in time."""
         if not self._up.is_set():
             try:
-                async with asyncio.timeout(max(0.0, end - time.monotonic())):
+                async with asyncio.timeout(max(0.0, min(NO_BROKER_S, end - time.monotonic()))):
                     await self._up.wait()
             except TimeoutError:
                 raise Unavailable(f"no connection to the broker ({self._last_loss})") from None

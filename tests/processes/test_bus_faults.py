@@ -196,3 +196,22 @@ def test_a_stopped_executor_is_noticed_within_its_heartbeats(rig):
             assert await outcome(bus, 3) == "ok", "it comes back by itself"
 
     asyncio.run(play())
+
+
+def test_without_a_broker_a_call_ends_unavailable_long_before_its_deadline(rig):
+    async def play():
+        async with Bus(rig.house.home, "cli/0") as bus:
+            assert await outcome(bus, 1) == "ok"
+            await asyncio.to_thread(rig.house.kill, "broker")
+            with pytest.raises(BeigeError) as caught:
+                await asyncio.wait_for(bus.call("tools.call", mark(2), agent="travel", ttl_s=600), 30)
+            assert (caught.value.code, caught.value.executed) in [
+                ("unavailable", "no"),
+                ("peer_lost", "maybe"),
+            ]
+            with pytest.raises(BeigeError) as caught:
+                await asyncio.wait_for(bus.call("tools.call", mark(3), agent="travel", ttl_s=600), 30)
+            assert (caught.value.code, caught.value.executed) == ("unavailable", "no")
+
+    asyncio.run(play())
+    assert rig.marks() == ["m1"]
