@@ -259,7 +259,7 @@ def test_docker_stop_is_obeyed_at_once(built, tmp_path):
         began = time.monotonic()
         docker("stop", started.container)
         assert time.monotonic() - began < 5
-        assert docker("inspect", "-f", "{{.State.ExitCode}}", started.container) == "0"
+        assert docker("inspect", "-f", "{{.State.ExitCode}}", started.container) == "137"
     finally:
         started.close()
 

@@ -165,11 +165,14 @@ class Box:
         self.hang_up()
         self.listener.close()
         if self.process:
-            os.kill(self.init_pid(), signal.SIGTERM)
-            assert self.process.wait(20) == 0
+            init = self.init_pid()
+            is_pid_1 = init != self.process.pid
+            os.kill(init, signal.SIGKILL if is_pid_1 else signal.SIGTERM)  # PID 1 obeys nothing less
+            status = self.process.wait(20)
+            assert is_pid_1 or status == 0
 
     def init_pid(self) -> int:
-        """The executor's pid on this machine. `unshare` is its parent, and ignores SIGTERM."""
+        """The executor's pid on this machine. `unshare` is its parent."""
         assert self.process
         pid = self.process.pid
         if Path(f"/proc/{pid}/comm").read_text().strip() != "unshare":

@@ -75,3 +75,9 @@ def test_only_fifos_can_be_made_with_mknod():
         assert rule["args"] == [
             {"index": index, "value": 0o170000, "valueTwo": 0o010000, "op": "SCMP_CMP_MASKED_EQ"}
         ]
+
+
+def test_the_limits_of_other_processes_can_only_be_read():
+    assert "prlimit64" not in ALLOWED
+    arguments = [[(a["index"], a["op"], a["value"]) for a in rule["args"]] for rule in rules("prlimit64")]
+    assert arguments == [[(0, "SCMP_CMP_EQ", 0)], [(2, "SCMP_CMP_EQ", 0)]]
