@@ -1,7 +1,7 @@
 """Decides what happens to every message: admission, the corridor, dispatch, streams, failure.
 
-No socket here: `Port.send` puts encoded frames on the wire and says how that went, time comes in as
-`now` (seconds, monotonic). `router.py` feeds it.
+No socket here: `Port` puts encoded frames on the wire, time comes in as `now` (seconds, monotonic).
+`router.py` feeds it; `links.py` keeps the peers.
 """
 
 from __future__ import annotations
@@ -9,67 +9,39 @@ from __future__ import annotations
 import heapq
 import itertools
 import secrets
-from collections import Counter
-from typing import Literal, Protocol
+from typing import Protocol
 
 from beige import wire
-from beige.wire import Header, Outcome, encode_header
+from beige.wire import Header, Outcome
 from broker import identity
 from broker.access import ISSUES_TOKENS, stations
 from broker.calls import Body, Call, Peer, Service
 from broker.identity import Refusal
+from broker.links import Links, Port
 
 MAX_CALLS_PER_PEER = 4096
 MAX_QUEUE = 2000
 MAX_QUEUE_BYTES = 64 * 1024 * 1024
-MAX_OUTBOX = 1000
-MAX_OUTBOX_BYTES = 16 * 1024 * 1024
 MAX_UNRECORDED = 20_000
 UNAVAILABLE_AFTER_S = 5.0
 """How long a call waits for a service that has no worker (supervisord needs about a second)."""
 MAX_ATTEMPTS = 4
 MAX_RECORD_ATTEMPTS = 10
-REPROBE_S = (0.0, 0.005, 0.05)
-
-Sent = Literal["ok", "full", "gone"]
 
 
-class Port(Protocol):
-    """The wire, as the core sees it."""
-
-    def send(self, peer: Peer, header: bytes, body: Body) -> Sent: ...
-
-    def tap(self, direction: str, peer: Peer, header: Header, body: Body) -> None:
-        """Copy a message to the operator's tap; costs nothing while nobody listens."""
-
-    def kick(self, peer: Peer) -> None:
-        """Close the peer's connection and keep its user out for a while."""
-
-
-class Core:
+class Core(Links):
     """All state of the broker. Not thread-safe; one loop feeds it."""
 
     def __init__(self, port: Port, epoch: int, internal: InternalService | None = None) -> None:
-        self.port = port
-        self.epoch = epoch
+        super().__init__(port, epoch)
         self.internal = internal
-        self.peers: dict[bytes, Peer] = {}
-        self.by_fd: dict[int, Peer] = {}
         self.services: dict[str, Service] = {}
         self.calls: dict[int, Call] = {}
         self.tokens: dict[str, Call] = {}
-        self.counters: Counter[str] = Counter()
         self._ids = itertools.count(1)
         self._deadlines: list[tuple[float, int]] = []
-        self._suspects: list[tuple[float, int, Peer]] = []
-        self.now = 0.0
 
     # --- peers ---------------------------------------------------------------------------------
-
-    def add_peer(self, peer: Peer) -> None:
-        self.peers[peer.rid] = peer
-        self.by_fd[peer.fd] = peer
-        self.counters["sessions"] += 1
 
     def hello(self, peer: Peer, header: Header) -> None:
         if header.service and header.service != peer.role.serves:
@@ -88,15 +60,8 @@ class Core:
             self.services[name] = Service(name)
         return self.services[name]
 
-    def lose(self, peer: Peer, why: str) -> None:
-        """A session is over: its work fails or is dispatched again, its calls are cancelled."""
-        if not peer.alive:
-            return
-        peer.alive = False
-        self.counters[f"gone_{why}"] += 1
-        self.peers.pop(peer.rid, None)
-        if self.by_fd.get(peer.fd) is peer:
-            del self.by_fd[peer.fd]
+    def peer_lost(self, peer: Peer) -> None:
+        """Its work fails or is dispatched again, its calls are cancelled."""
         if peer.service:
             self.service(peer.service).workers.pop(peer.rid, None)
         for call in list(peer.work.values()):
@@ -105,68 +70,6 @@ class Core:
             self.counters["calls_caller_gone"] += 1
             call.caller = None
             self.abort(call, "cancelled", "the caller is gone")
-        peer.outbox.clear()
-
-    def disconnected(self, fd: int) -> None:
-        """The monitor saw a connection close. `fd` may be reused already, so the peer is probed."""
-        peer = self.by_fd.get(fd)
-        if peer:
-            for delay in REPROBE_S:
-                heapq.heappush(self._suspects, (self.now + delay, next(self._ids), peer))
-            self._probe_suspects()
-
-    def _probe_suspects(self) -> None:
-        while self._suspects and self._suspects[0][0] <= self.now:
-            peer = heapq.heappop(self._suspects)[2]
-            if peer.alive:
-                self.send(peer, Header(type=wire.HB, epoch=self.epoch))
-
-    # --- sending -------------------------------------------------------------------------------
-
-    def send(self, peer: Peer, header: Header, body: Body = b"") -> bool:
-        """Never silent: False means the peer is (now) lost and its calls are being resolved."""
-        if not peer.alive:
-            return False
-        self.port.tap("out", peer, header, body)
-        encoded = encode_header(header)
-        if not peer.outbox:
-            sent = self.port.send(peer, encoded, body)
-            if sent == "ok":
-                return True
-            if sent == "gone":
-                self.lose(peer, "unreachable")
-                return False
-            self.counters["pipe_full"] += 1
-        if len(peer.outbox) >= MAX_OUTBOX or peer.outbox_bytes > MAX_OUTBOX_BYTES:
-            self.lose(peer, "slow")
-            self.port.kick(peer)
-            return False
-        peer.outbox.append((encoded, body))
-        peer.outbox_bytes += len(encoded) + len(body)
-        return True
-
-    def _drain_outbox(self, peer: Peer) -> None:
-        while peer.outbox and peer.alive:
-            encoded, body = peer.outbox[0]
-            sent = self.port.send(peer, encoded, body)
-            if sent == "full":
-                return
-            if sent == "gone":
-                self.lose(peer, "unreachable")
-                return
-            peer.outbox.popleft()
-            peer.outbox_bytes -= len(encoded) + len(body)
-
-    def refuse(self, peer: Peer, call_id: int, code: str, message: str) -> None:
-        """Answer a message that never became a call."""
-        self.counters[f"refused_{code}"] += 1
-        self.send(
-            peer, Header(type=wire.ERR, id=call_id, code=code, epoch=self.epoch), wire.error_body(message)
-        )
-        if code in ("denied", "malformed") and identity.offends(peer, self.now):
-            self.counters["kicked"] += 1
-            self.lose(peer, "offences")
-            self.port.kick(peer)
 
     # --- a call is made ------------------------------------------------------------------------
 
@@ -505,10 +408,7 @@ class Core:
             call = self.calls.get(heapq.heappop(self._deadlines)[1])
             if call is not None:
                 self.abort(call, "deadline_exceeded", "the call's time is over")
-        self._probe_suspects()
-        for peer in list(self.peers.values()):
-            if peer.outbox:
-                self._drain_outbox(peer)
+        self.tend_links()
         for service in self.services.values():
             if service.queue and not any(not w.draining for w in service.workers.values()):
                 self._expire(service)
@@ -526,14 +426,6 @@ class Core:
                 self._end_with(call, "unavailable", message)
         service.queue = type(service.queue)(c for c in service.queue if c.id in self.calls)
         service.queued_bytes = sum(len(c.body) for c in service.queue)
-
-    def heartbeat(self, now: float) -> None:
-        self.now = now
-        for peer in list(self.peers.values()):
-            if now - peer.seen > wire.DEAD_AFTER_S:
-                self.lose(peer, "silent")
-            else:
-                self.send(peer, Header(type=wire.HB, epoch=self.epoch))
 
 
 class InternalService(Protocol):

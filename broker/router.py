@@ -29,9 +29,10 @@ from beige.wire import Header, decode_header
 from broker.access import ROLES, role_name
 from broker.auth import DOMAIN, Authenticator, Gate
 from broker.calls import Body, Peer
-from broker.core import Core, Sent
+from broker.core import Core
 from broker.identity import forged
 from broker.internal import Internal
+from broker.links import Sent
 from broker.tap import TapFeed
 
 BATCH = 128

@@ -13,7 +13,7 @@ from broker.core import Core
 
 @dataclass
 class Recorder:
-    """A `broker.core.Port`. `full` and `gone` hold users whose pipe refuses."""
+    """A `broker.links.Port`. `full` and `gone` hold users whose pipe refuses."""
 
     sent: list[tuple[str, Header, bytes]] = field(default_factory=list)
     full: set[str] = field(default_factory=set)

@@ -23,7 +23,17 @@ HERE = "localhost:1000:1000:77"
         ("llm/0", SECRET, "127.0.0.1", REFUSED),
         ("llm/0", SECRET, "", REFUSED),
     ],
-    ids=["right", "wrong secret", "no secret", "other user", "nobody", "wrong uid", "root", "tcp", "no address"],
+    ids=[
+        "right",
+        "wrong secret",
+        "no secret",
+        "other user",
+        "nobody",
+        "wrong uid",
+        "root",
+        "tcp",
+        "no address",
+    ],
 )
 def test_secret_and_uid_must_both_be_right(user, secret, address, expected):
     assert Gate(USERS).decide(user, secret, address, now=1.0) == expected

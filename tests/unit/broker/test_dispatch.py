@@ -2,7 +2,8 @@
 
 from beige import wire
 from beige.wire import Header
-from broker.core import MAX_OUTBOX, MAX_QUEUE
+from broker.core import MAX_QUEUE
+from broker.links import MAX_OUTBOX
 
 
 def prompt(play, cli, number, key=""):
