@@ -102,6 +102,8 @@ def _stay(home: Home, progress: Any) -> None:
     try:
         code = lifecycle.stay_up(home, os.environ, progress)
     except KeyboardInterrupt:
+        code = 0
+    if code == 0:
         print("stopped", file=sys.stderr)
         return
     raise Failed(f"supervisord ended with exit code {code}", executed="no")

@@ -87,8 +87,9 @@ def up(
 
 
 def stay_up(home: Home, environ: Mapping[str, str], progress: Progress) -> int:
-    """Start everything, stay attached until supervisord ends, and return its exit code. An exception
-    raised by a signal handler (KeyboardInterrupt) stops everything and is raised again."""
+    """Start everything, stay attached until supervisord ends, and return its exit code (0: it was told
+    to, as `beige down` does). An exception raised by a signal handler (KeyboardInterrupt) stops
+    everything and is raised again."""
     wanted = plan(home, environ)
     with _exclusive(home):
         if is_up(home):
@@ -106,7 +107,9 @@ def stay_up(home: Home, environ: Mapping[str, str], progress: Progress) -> int:
         _wait_answering(home, process)
         asyncio.run(wait_ready(home, wanted.users, START_S, progress))
         progress("ready")
-        return process.wait()
+        code = process.wait()
+        down(home)  # what a supervisord that was killed left
+        return code
 
 
 def down(home: Home) -> bool:
