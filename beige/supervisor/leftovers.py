@@ -19,14 +19,28 @@ KILL_S = 10.0
 def processes(home: Home) -> list[int]:
     """Pids of this user's processes that were started for `home` by supervisord, and supervisord's.
 
-    Told by their environment, which only their starter can write. Empty where there is no /proc.
+    Told by their environment, which only their starter can write, or, since it can't be read in the
+    moment of an exec, by being in the session that supervisord leads. Empty where there is no /proc.
     """
     mark = b"\0BEIGE_HOME=" + os.fsencode(home.root) + b"\0"
-    return [pid for pid, environ in _environs() if mark in environ and _ours(environ)]
+    everybody = dict(_environs())
+    marked = {pid: environ for pid, environ in everybody.items() if mark in environ and _ours(environ)}
+    leaders = {pid for pid, environ in marked.items() if _SUPERVISORD in environ and _session(pid) == pid}
+    return sorted(pid for pid in everybody if pid in marked or _session(pid) in leaders)
+
+
+_SUPERVISORD = b"\0BEIGE_ENV_DIR="
 
 
 def _ours(environ: bytes) -> bool:
-    return b"\0BEIGE_INSTANCE=" in environ or b"\0BEIGE_ENV_DIR=" in environ
+    return b"\0BEIGE_INSTANCE=" in environ or _SUPERVISORD in environ
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
 
 
 def _environs() -> Iterator[tuple[int, bytes]]:

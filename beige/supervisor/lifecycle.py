@@ -115,12 +115,13 @@ def stay_up(home: Home, environ: Mapping[str, str], progress: Progress) -> int:
 def down(home: Home) -> bool:
     """Stop everything within a bounded time; False if nothing was running. Containers are the
     sandbox service's business, which acts on SIGTERM."""
-    was_up = _shut_down(home)
-    found = leftovers.end_processes(home, GRACE_S)
-    leftovers.remove_sockets(home)
-    environment.remove(home)
-    for name in ("supervisord.conf", "supervisord.pid", "plan.sha256"):
-        (home.run / name).unlink(missing_ok=True)
+    with _one_stop_at_a_time(home):
+        was_up = _shut_down(home)
+        found = leftovers.end_processes(home, GRACE_S)
+        leftovers.remove_sockets(home)
+        environment.remove(home)
+        for name in ("supervisord.conf", "supervisord.pid", "plan.sha256"):
+            (home.run / name).unlink(missing_ok=True)
     return was_up or found > 0
 
 
@@ -215,6 +216,22 @@ def _lock(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Failed("another `beige up` is starting this home right now", executed="no") from None
+
+
+@contextlib.contextmanager
+def _one_stop_at_a_time(home: Home) -> Iterator[None]:
+    """A second `beige down`, or one while Ctrl-C undoes an `up`, waits for the first to end. What waits
+    too long goes on: stopping twice is harmless, not stopping is not."""
+    home.create()
+    with (home.run / "down.lock").open("w") as lock:
+        end = time.monotonic() + STOP_S
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(leftovers.POLL_S)
+        yield
 
 
 @contextlib.contextmanager
