@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,6 +51,8 @@ def tap(
 
     wanted = Filter(agent, session, service, method, errors, heartbeats)
     screen = Screen(wanted, json_output=json_output, seq=seq, bodies=bodies, count=count)
+    # In the background of a script SIGINT is ignored; SIGTERM must end a recording as cleanly.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if record:
             screen.record_to(record)

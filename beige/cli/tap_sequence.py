@@ -40,7 +40,7 @@ class Sequence:
         self._walks: OrderedDict[str, Walk] = OrderedDict()
 
     def header(self) -> str:
-        return " " * 30 + "".join(f"{lane:<{WIDTH}}" for lane in LANES)
+        return " " * 30 + "".join(f"{lane:<{WIDTH}}" for lane in LANES).rstrip()
 
     def lines(self, event: TapEvent) -> list[str]:
         """The lines an event adds: none for what is no step of a call."""

@@ -72,8 +72,8 @@ class Watcher:
             found.append(json.loads(self._process.stdout.readline()))
         return found
 
-    def interrupt(self):
-        self._process.send_signal(signal.SIGINT)
+    def interrupt(self, number=signal.SIGINT):
+        self._process.send_signal(number)
         out, err = self._process.communicate(timeout=10)
         return out, err, self._process.returncode
 
@@ -193,12 +193,13 @@ def test_nothing_is_copied_while_nobody_watches(house):
     assert asyncio.run(copied()) == 0
 
 
-def test_a_recording_replays_to_the_same_lines(house, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_recording_replays_to_the_same_lines(house, tmp_path, number):
     path = tmp_path / "one.tap"
     with Watcher(house, "--agent", "travel", "--record", str(path)) as watcher:
         calls(house, ("kv", "get", "a"))
         shown = watcher.lines(10)
-        _, said, code = watcher.interrupt()
+        _, said, code = watcher.interrupt(number)
     assert code == 0
     assert "10 events recorded" in said
     assert path.stat().st_mode & 0o777 == 0o600
