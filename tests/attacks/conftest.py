@@ -128,7 +128,7 @@ class Inside:
         text = json.dumps([line if isinstance(line, str) else json.dumps(line) for line in lines])
         ran = self.run("python3", "-c", SPEAK, stdin=text, **more)
         assert ran.code == 0, ran
-        return [json.loads(answer) for answer in ran.out.splitlines()]
+        return [json.loads(answer) for answer in ran.out.split("\n")[:-1]]
 
     def tool(
         self, name: str, *args: str, claims: dict[str, Any] | None = None, **more: str

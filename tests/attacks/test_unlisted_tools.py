@@ -40,6 +40,7 @@ UNLISTED = {
     "a look-alike": "\u043av",
     "a core tool": "exec",
     "a bus method": "sandbox.exec",
+    "the way to a model": "llm.prompt",
     "the method itself": "tools.call",
     "an attribute": "__class__",
 }
