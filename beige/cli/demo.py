@@ -23,6 +23,7 @@ AGENT, TOOL, CALLS = "travel", "kv", 20
 PROMPT = "Plan my trip through Europe: store ten stops with the kv tool, from a script."
 MARK = "// The configuration of `beige demo`"
 STEP_S = 1800.0
+CLEAN_UP_S = 60.0
 READ_BYTES = 64 * 1024 * 1024
 """How much of the log is looked through for the session."""
 
@@ -96,9 +97,24 @@ def _ensure_image(home: Home) -> None:
 def _beige(home: Home, *arguments: str) -> None:
     """Show a command and run it as its user would, its notices in the transcript. Failed if it fails."""
     print(f"\n$ beige {' '.join(_quoted(a) for a in arguments)}", flush=True)
-    done = subprocess.run(_command(*arguments), env=_environ(home), timeout=STEP_S, stderr=subprocess.STDOUT)
-    if done.returncode != 0:
-        raise Failed(f"`beige {arguments[0]}` ended with exit code {done.returncode}", executed="maybe")
+    process = subprocess.Popen(_command(*arguments), env=_environ(home), stderr=subprocess.STDOUT)
+    try:
+        code = process.wait(STEP_S)
+    except BaseException:
+        _let_it_clean_up(process)
+        raise
+    if code != 0:
+        raise Failed(f"`beige {arguments[0]}` ended with exit code {code}", executed="maybe")
+
+
+def _let_it_clean_up(process: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C reached the command too; a SIGTERM or a timeout did not."""
+    process.terminate()
+    try:
+        process.wait(CLEAN_UP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _down(home: Home) -> None:

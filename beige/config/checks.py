@@ -10,8 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from beige.config.models import SandboxConfig
 from beige.config.problems import Location, Problem, suggest
+from beige.config.sizes import SHM_BYTES, files_fit
 from beige.messages import CORE_TOOLS
+
+_SIZES: dict[str, Any] = {
+    alias: SandboxConfig.model_fields[name].default
+    for alias, name in (("memory", "memory"), ("tmpSize", "tmp_size"), ("homeSize", "home_size"))
+}
+"""Key in the file to the default of `SandboxConfig`."""
 
 
 def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, tuple[str, ...]]) -> list[Problem]:
@@ -26,9 +34,7 @@ def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, tuple[
         problems += _check_models(at, agent, providers)
         problems += _check_tools((*at, "tools"), _array(agent.get("tools")), plugins, provided)
         problems += _check_plugin_configs((*at, "pluginConfigs"), agent, plugins)
-        if _object(agent.get("sandbox")).get("profile") == "open":
-            place = (*at, "sandbox", "profile")
-            problems.append(Problem(place, '"open" does not exist yet in this version', "allowed: sealed"))
+        problems += _check_sandbox((*at, "sandbox"), _object(agent.get("sandbox")))
     return problems
 
 
@@ -78,6 +84,23 @@ def _check_tools(
             yield Problem(place, f"no plugin provides the tool {tool!r}", suggest(tool, known, kind="tool"))
         elif tool in tools[:index]:
             yield Problem(place, f"{tool!r} is listed twice")
+
+
+def _check_sandbox(at: Location, sandbox: dict[str, Any]) -> Iterator[Problem]:
+    if sandbox.get("profile") == "open":
+        yield Problem((*at, "profile"), '"open" does not exist yet in this version', "allowed: sealed")
+    sizes = [sandbox.get(alias, default) for alias, default in _SIZES.items()]
+    try:
+        fit = files_fit(*sizes)
+    except (ValueError, TypeError):
+        return  # not sizes, or still `${VAR}`
+    if not fit:
+        yield Problem(
+            (*at, "memory"),
+            f"{sizes[0]} is too little: tmpSize {sizes[1]}, homeSize {sizes[2]} and {SHM_BYTES >> 20}m of "
+            "shared memory are more than half of it",
+            "raise memory, or lower tmpSize or homeSize",
+        )
 
 
 def _check_plugin_configs(at: Location, agent: dict[str, Any], plugins: dict[str, Any]) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import socket
 import xmlrpc.client
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from beige.errors import Failed, NotFound, Unavailable
+from beige.errors import BeigeError, Failed, NotFound, Unavailable
 from beige.paths import Home
 
 TIMEOUT_S = 30.0
@@ -28,6 +29,10 @@ class ProcessState:
     pid: int
     up_s: float
     description: str
+
+
+class ShuttingDown(Unavailable):
+    """Somebody else has told supervisord to stop; it is at it."""
 
 
 class Control:
@@ -56,19 +61,27 @@ class Control:
         self._call("supervisor.startProcessGroup", program, False)
 
     def shutdown(self) -> None:
-        """Ask it to stop everything and end; it answers before it has."""
-        self._call("supervisor.shutdown")
+        """Ask it to stop everything and end; it answers before it has. Not an error if it is at it."""
+        with contextlib.suppress(ShuttingDown):
+            self._call("supervisor.shutdown")
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
             return getattr(self._server, method)(*arguments)
         except xmlrpc.client.Fault as fault:
-            kind = NotFound if fault.faultString.startswith("BAD_NAME") else Failed
-            raise kind(f"supervisord: {fault.faultString}") from None
+            raise _error(fault.faultString) from None
         except TimeoutError:
             raise Unavailable("supervisord doesn't answer in time", executed="maybe") from None
         except (OSError, http.client.HTTPException, xmlrpc.client.ProtocolError) as error:
             raise Unavailable(f"supervisord is not running ({type(error).__name__})") from None
+
+
+def _error(fault: str) -> BeigeError:
+    if fault.startswith("BAD_NAME"):
+        return NotFound(f"supervisord: {fault}")
+    if fault.startswith("SHUTDOWN_STATE"):
+        return ShuttingDown("supervisord is stopping everything right now")
+    return Failed(f"supervisord: {fault}")
 
 
 def _state(info: dict[str, Any]) -> ProcessState:

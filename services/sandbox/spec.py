@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from beige.config import SandboxConfig
+from beige.config.sizes import SHM_BYTES, files_fit, size_bytes
 from beige.errors import ConfigError
 from beige.paths import Home
 
@@ -25,15 +26,12 @@ HOME_DIR = "/home/agent"
 WORKSPACE = "/workspace"
 PATH = "/tools/bin:/usr/local/bin:/usr/bin:/bin"
 
-SHM_BYTES = 16 * 1024 * 1024
 FILE_BYTES = 2 * 1024**3
 OPEN_FILES = (1024, 4096)
 USER_PROCESSES = 32768
 CPU_UNIT = 10**9
 
 HOME_LABEL, AGENT_LABEL, SPEC_LABEL = "beige.home", "beige.agent", "beige.spec"
-
-_UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
 @dataclass(frozen=True)
@@ -64,11 +62,6 @@ def base_environment(agent: str) -> dict[str, str]:
         "DENO_NO_UPDATE_CHECK": "1",
         "BEIGE_AGENT": agent,
     }
-
-
-def size_bytes(text: str) -> int:
-    """Docker's notation (`512m`) in bytes; the config has checked the form."""
-    return int(text[:-1]) * _UNITS[text[-1]] if text[-1] in _UNITS else int(text)
 
 
 def container_spec(
@@ -216,14 +209,8 @@ def _check(agent: str, sandbox: SandboxConfig) -> None:
     if sandbox.profile != "sealed":
         # Its place: a writable root layer and egress through the agent's socket (a later issue).
         raise ConfigError(f"{where}.profile", f"{sandbox.profile!r} is not available yet", "allowed: sealed")
-    files = size_bytes(sandbox.tmp_size) + size_bytes(sandbox.home_size) + SHM_BYTES
-    if files > size_bytes(sandbox.memory) // 2:
-        # Files in memory that fill all of it leave no room for any command, not even `rm`.
-        raise ConfigError(
-            f"{where}.memory",
-            f"tmpSize + homeSize + {SHM_BYTES >> 20}m of shared memory are more than half of it",
-            "raise memory, or lower tmpSize or homeSize",
-        )
+    if not files_fit(sandbox.memory, sandbox.tmp_size, sandbox.home_size):
+        raise ConfigError(f"{where}.memory", "is too little for tmpSize and homeSize")
 
 
 def ownership_spec(home: Home, agent: str, image: str, seccomp: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_without_a_home_it_makes_one_and_names_it():
         subprocess.run(["rm", "-rf", "--", str(home.root)], check=True)
 
 
-@pytest.mark.parametrize("moment", ["services on the bus", "> exec"])
+@pytest.mark.parametrize("moment", ["services on the bus", "up after", "> exec"])
 def test_ctrl_c_leaves_no_process_container_or_socket(home, moment):
     process = subprocess.Popen(
         COMMAND,
