@@ -183,8 +183,8 @@ def config_text(providers: str = SCRIPTED, agent: str = AGENT, more: str = "", n
         ),
         pytest.param(
             config_text(agent=AGENT.replace('"i"', '"i", memory: "256m"')),
-            "agents.a.sandbox.memory: 256m is too little: tmpSize 64m, homeSize 128m and 16m of shared memory "
-            "are more than half of it; raise memory, or lower tmpSize or homeSize",
+            "agents.a.sandbox.memory: 256m is too little: tmpSize 64m, homeSize 128m and 16m of shared "
+            "memory are more than half of it; raise memory, or lower tmpSize or homeSize",
             id="memory too small for its files",
         ),
         pytest.param(
