@@ -190,6 +190,7 @@ def test_nothing_is_copied_while_nobody_watches(house):
             on = tapevent.decode_state(state.recv_multipart()[1]).on
             state.unsubscribe(tapevent.STATE)
         state.linger = 0
+    asyncio.run(copied())  # meanwhile the broker sends off the last copies it had made
     assert asyncio.run(copied()) == 0
 
 
