@@ -15,6 +15,7 @@ import secrets
 import shutil
 import socketserver
 import subprocess
+import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -142,10 +143,9 @@ class Gateway:
 
     provider_key, plugin_secret, host_canary = PROVIDER_KEY, PLUGIN_SECRET, HOST_CANARY
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, home: Home, canary_file: Path) -> None:
+        self.home, self.canary_file = home, canary_file
         self.travel, self.other, self.idle = (Inside(self, name) for name in ("travel", "other", "idle"))
-        self.canary_file = home.root / "host" / HOST_CANARY
 
     def operate(self, work: Callable[[Bus], Awaitable[Any]]) -> Any:
         """Run a coroutine function with the operator's bus."""
@@ -188,19 +188,26 @@ def furnish(home: Home) -> None:
     notes.mkdir(parents=True)
     (notes / "plugin.json").write_text(json.dumps(NOTES_MANIFEST))
     (notes / "plugin.py").write_text(NOTES)
-    canary = home.root / "host" / HOST_CANARY
-    canary.parent.mkdir()
-    canary.write_text(f"{HOST_CANARY}\n")
-    canary.chmod(0o666)  # no permission of the file's own keeps anybody away
+
+
+@contextlib.contextmanager
+def host_file() -> Iterator[Path]:
+    """A file of the host, outside of beige's home, that its permissions keep nobody away from."""
+    with tempfile.TemporaryDirectory(prefix="bga-host-", dir="/tmp") as name:
+        Path(name).chmod(0o777)
+        path = Path(name) / HOST_CANARY
+        path.write_text(f"{HOST_CANARY}\n")
+        path.chmod(0o666)
+        yield path
 
 
 @pytest.fixture(scope="session")
 def gateway(docker_ready: None) -> Iterator[Gateway]:
     """Everything up, with a container per agent; after the tests, nothing is left of it."""
     environ = {**os.environ, "ATTACK_PROVIDER_KEY": PROVIDER_KEY, "ATTACK_PLUGIN_SECRET": PLUGIN_SECRET}
-    with short_home("bga-") as home:
+    with short_home("bga-") as home, host_file() as canary:
         furnish(home)
-        running = Gateway(home)
+        running = Gateway(home, canary)
         try:
             lifecycle.up(home, environ, lambda _: None)
             for agent in ("travel", "other", "idle"):
@@ -229,7 +236,8 @@ class Careless:
             "run", "--detach", "--label=beige.test=attacks", f"--network={network}", "--user=0",
             "--security-opt=seccomp=unconfined", "--cap-add=SYS_ADMIN", "--ulimit=core=-1",
             f"--env=ATTACK_PROVIDER_KEY={PROVIDER_KEY}", f"--env=ATTACK_PLUGIN_SECRET={PLUGIN_SECRET}",
-            f"--volume={root}:{root}", f"--volume={directory}/bin:/tools/bin",
+            f"--volume={root}:{root}", f"--volume={gateway.canary_file.parent}:{gateway.canary_file.parent}",
+            f"--volume={directory}/bin:/tools/bin",
             f"--volume={directory}/packages:/tools/packages", f"--volume={engine}:/var/run/docker.sock",
             IMAGE, "sleep", "infinity",
         ).out.strip()  # fmt: skip

@@ -136,6 +136,7 @@ def pid_of(gateway, program):
     return next(p.pid for p in Control(gateway.home).processes() if p.program == program)
 
 
+@pytest.mark.slow
 def test_without_an_audit_log_nothing_is_executed(gateway):
     """Audit is stopped, as a hang would: the call ends without having run, and others go on later."""
     audit = pid_of(gateway, "audit")
