@@ -201,9 +201,9 @@ def host_file() -> Iterator[Path]:
         yield path
 
 
-@pytest.fixture(scope="session")
-def gateway(docker_ready: None) -> Iterator[Gateway]:
-    """Everything up, with a container per agent; after the tests, nothing is left of it."""
+@contextlib.contextmanager
+def whole_gateway() -> Iterator[Gateway]:
+    """Everything up, with a container per agent; afterwards, nothing is left of it."""
     environ = {**os.environ, "ATTACK_PROVIDER_KEY": PROVIDER_KEY, "ATTACK_PLUGIN_SECRET": PLUGIN_SECRET}
     with short_home("bga-") as home, host_file() as canary:
         furnish(home)
@@ -277,9 +277,8 @@ def engine_socket(path: Path) -> Iterator[Path]:
             thread.join()
 
 
-@pytest.fixture(scope="session")
-def careless(gateway: Gateway) -> Iterator[Careless]:
-    """What the walls are measured against."""
+@contextlib.contextmanager
+def careless_container(gateway: Gateway) -> Iterator[Careless]:
     network = f"beige-test-{secrets.token_hex(4)}"
     with contextlib.ExitStack() as stack:
         directory = gateway.home.root / "careless"
@@ -291,3 +290,43 @@ def careless(gateway: Gateway) -> Iterator[Careless]:
         made = Careless(gateway, directory, network, engine)
         stack.callback(docker, "rm", "--force", made.container)
         yield made
+
+
+# --- one of each for all attacks, and gone when the last one is over: other tests come after --------------
+
+RUNNING = contextlib.ExitStack()
+STARTED: dict[str, Any] = {}
+
+
+def started(name: str, make: Callable[[], contextlib.AbstractContextManager[Any]]) -> Any:
+    if name not in STARTED:
+        STARTED[name] = RUNNING.enter_context(make())
+    return STARTED[name]
+
+
+def end_all() -> None:
+    STARTED.clear()
+    RUNNING.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is None or Path(__file__).parent not in nextitem.path.parents:
+        end_all()
+
+
+def pytest_sessionfinish() -> None:
+    end_all()
+
+
+@pytest.fixture(scope="module")
+def gateway(docker_ready: None) -> Gateway:
+    running: Gateway = started("gateway", whole_gateway)
+    return running
+
+
+@pytest.fixture(scope="module")
+def careless(gateway: Gateway) -> Careless:
+    """What the walls are measured against."""
+    made: Careless = started("careless", lambda: careless_container(gateway))
+    return made
