@@ -65,6 +65,8 @@ class TapEvent(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class TapState(msgspec.Struct, kw_only=True):
+    epoch: int
+    """The broker's: another one means that it was restarted."""
     on: bool
     bodies: bool
     seq: int

@@ -163,21 +163,24 @@ def _live(agent: str, bodies: bool) -> Iterator[tuple[bytes, TapEvent] | None]:
         subscriber.connect(Home.find().tap_endpoint)
         for topic in ([WANT_BODIES] if bodies else []) + [agent.encode(), STATE]:
             subscriber.subscribe(topic)
-        heard = False
+        epoch = 0
         while True:
-            if not subscriber.poll(100 if heard else int(PATIENCE_S * 1000)):
-                if not heard:
+            if not subscriber.poll(100 if epoch else int(PATIENCE_S * 1000)):
+                if not epoch:
                     raise Unavailable("no tap process answers for this home; is beige up?")
                 yield None
                 subscriber.poll()
             topic, payload = subscriber.recv_multipart()
             if topic != STATE:
                 yield topic, tapevent.decode_event(payload)
-            elif not heard and _answers(tapevent.decode_state(payload), bodies):
-                heard = True
-                typer.echo("listening", err=True)
+            else:
+                epoch = _listening(tapevent.decode_state(payload), bodies, epoch)
 
 
-def _answers(state: TapState, bodies: bool) -> bool:
-    """Does the broker now copy what we asked for? (The state may answer an earlier subscription.)"""
-    return state.on and (state.bodies or not bodies)
+def _listening(state: TapState, bodies: bool, epoch: int) -> int:
+    """Say when the broker begins to copy what we asked for (the state may answer somebody else). The
+    epoch of the broker that does."""
+    if not state.on or (bodies and not state.bodies) or state.epoch == epoch:
+        return epoch
+    typer.echo("listening again: the broker was restarted" if epoch else "listening", err=True)
+    return state.epoch

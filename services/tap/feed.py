@@ -55,8 +55,8 @@ class Feed:
         self._correlator = Correlator()
         self._expected = 0
 
-    def state(self, on: bool, bodies: bool) -> TapState:
-        return TapState(on=on, bodies=bodies, seq=self.seq, lost=self.lost)
+    def state(self, epoch: int, on: bool, bodies: bool) -> TapState:
+        return TapState(epoch=epoch, on=on, bodies=bodies, seq=self.seq, lost=self.lost)
 
     def events(self, message: bytes) -> Iterator[tuple[str, TapEvent]]:
         """(topic, event) of each copy in one batch. What can't be read is counted, not raised."""

@@ -56,9 +56,9 @@ class Relay:
         self._loop.add_reader(pull.FD, self._drain, pull)
         self._loop.call_soon(self._drain, pull)
 
-    def announce(self, on: bool, bodies: bool) -> None:
+    def announce(self, epoch: int, on: bool, bodies: bool) -> None:
         """Tell subscribers that the broker now copies what they asked for."""
-        self._publish(STATE, tapevent.encode(self._feed.state(on, bodies)))
+        self._publish(STATE, tapevent.encode(self._feed.state(epoch, on, bodies)))
 
     def close(self) -> None:
         self._close_pull()

@@ -56,4 +56,4 @@ async def _control(bus: Bus, relay: Relay, changed: asyncio.Event) -> None:
             await asyncio.sleep(RETRY_S)
             changed.set()
             continue
-        relay.announce(on, bodies)
+        relay.announce(bus.epoch, on, bodies)
