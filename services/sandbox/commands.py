@@ -76,7 +76,7 @@ def command_of(agent: str, body: ExecRequest, token: str, timeout_s: float, limi
     """The request as a command. Malformed names the wrong field."""
     if bool(body.argv) == bool(body.command):
         raise Malformed("command: give either command or argv")
-    argv = tuple(body.argv) or ("bash", "-c", body.command)
+    argv = tuple(body.argv) or ("/bin/bash", "-c", body.command)
     if any("\0" in argument for argument in argv):
         raise Malformed("command: holds a NUL byte")
     return Command(

@@ -24,7 +24,7 @@ from services.sandbox.engine import Container, Engine
 from services.sandbox.failure import EngineError, Kind
 from services.sandbox.fallback import DockerExecChannel
 from services.sandbox.listener import ExecListener, Identity
-from services.sandbox.spec import ContainerSpec, base_environment, container_name, container_spec, home_digest
+from services.sandbox.spec import ContainerSpec, container_name, container_spec, home_digest, own_environment
 
 MAX_RUNNING = 32
 """Calls of one agent at once. The service's capacity is this times the agents: one agent's hundred
@@ -128,7 +128,7 @@ class Sandbox:
         return self._memory_kills > before
 
     async def _count_memory_kills(self) -> int:
-        command = Command(("cat", *MEMORY_EVENTS), base_environment(self.agent), "/", timeout_s=5.0)
+        command = Command(("/bin/cat", *MEMORY_EVENTS), own_environment(self.agent), "/", timeout_s=5.0)
         try:
             return memory_kills(bytes((await self.run(command)).stdout.head).decode("ascii", "replace"))
         except BeigeError:

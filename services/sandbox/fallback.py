@@ -27,7 +27,7 @@ from services.sandbox.channel import (
 )
 from services.sandbox.engine import Engine, OpenExec
 from services.sandbox.failure import EngineError, Kind, classify, last_line
-from services.sandbox.spec import PATH, USER
+from services.sandbox.spec import SYSTEM_PATH, USER
 
 CHUNK = 64 * 1024
 IDLE_S = 1.0
@@ -148,8 +148,9 @@ class DockerExecChannel:
     async def _kill(self, job: str) -> None:
         with suppress(EngineError, TimeoutError):
             async with asyncio.timeout(KILL_S):
-                argv = ("sh", "-c", _KILL, "sh", job)
-                opened = await self._engine.open_exec(self._container, argv, {"PATH": PATH}, "/", USER, False)
+                argv = ("/bin/sh", "-c", _KILL, "sh", job)
+                environment = {"PATH": SYSTEM_PATH}
+                opened = await self._engine.open_exec(self._container, argv, environment, "/", USER, False)
                 reader, writer = await asyncio.open_connection(sock=opened.connection)
                 while await reader.read(CHUNK):
                     pass

@@ -41,7 +41,7 @@ from services.sandbox.content import (
     media_type,
     patched,
 )
-from services.sandbox.spec import base_environment
+from services.sandbox.spec import own_environment
 
 HEADER_ROOM = 32
 """Bytes for the size that READ prints before the content."""
@@ -206,7 +206,7 @@ class Files:
         """Run a script on `path`."""
         command = Command(
             scripts.argv(script, path, *arguments),
-            base_environment(self._sandbox.agent),
+            own_environment(self._sandbox.agent),
             cwd="/",
             stdin=stdin,
             timeout_s=self._sandbox.config.sandbox.deadline_s,

@@ -72,7 +72,7 @@ rm -f -- "$d/$2"
 
 
 def argv(script: str, *arguments: str) -> tuple[str, ...]:
-    return ("sh", "-c", script, "sh", *arguments)
+    return ("/bin/sh", "-c", script, "sh", *arguments)
 
 
 def error_of(ended: Exit, path: str) -> BeigeError | None:

@@ -24,7 +24,8 @@ UID = 64000
 USER = f"{UID}:{UID}"
 HOME_DIR = "/home/agent"
 WORKSPACE = "/workspace"
-PATH = "/tools/bin:/usr/local/bin:/usr/bin:/bin"
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+PATH = f"/tools/bin:{SYSTEM_PATH}"
 
 FILE_BYTES = 2 * 1024**3
 OPEN_FILES = (1024, 4096)
@@ -62,6 +63,12 @@ def base_environment(agent: str) -> dict[str, str]:
         "DENO_NO_UPDATE_CHECK": "1",
         "BEIGE_AGENT": agent,
     }
+
+
+def own_environment(agent: str) -> dict[str, str]:
+    """For our own commands in the container: a plugin tool named like a program of the system (`cat`)
+    must not come first (`test_a_tool_named_like_a_system_program_does_not_replace_it_for_us`)."""
+    return base_environment(agent) | {"PATH": SYSTEM_PATH}
 
 
 def container_spec(

@@ -20,7 +20,7 @@ def command(**fields: Any):
 
 def test_a_command_line_is_run_by_bash() -> None:
     made = command(command="echo 'a b'; -x")
-    assert made.argv == ("bash", "-c", "echo 'a b'; -x")
+    assert made.argv == ("/bin/bash", "-c", "echo 'a b'; -x")
     assert made.cwd == "/workspace"
 
 
