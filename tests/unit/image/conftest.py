@@ -6,9 +6,12 @@ own that is its own descendants only (image/init/proc.c); as PID 1 it runs here 
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
+import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -58,11 +61,20 @@ def can_unshare() -> bool:
     ).returncode == 0  # fmt: skip
 
 
+def ignore_signals() -> None:
+    """As a careless starter leaves them: an ordinary one, and one that the C library keeps for itself
+    and would not touch."""
+    number = {"x86_64": 13, "aarch64": 134}[platform.machine()]  # rt_sigaction
+    action = (ctypes.c_ulong * 4)(int(signal.SIG_IGN))
+    for signo in (signal.SIGUSR1, 32):
+        ctypes.CDLL(None).syscall(number, int(signo), ctypes.byref(action), None, 8)
+
+
 def start_box(path: Path, init: Path, below: list[str]) -> Box:
     box = Box(path)
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
     # detect_leaks needs ptrace, which the executor forbids; memory is measured instead.
-    box.process = subprocess.Popen([*below, init, path], env=environment)
+    box.process = subprocess.Popen([*below, init, path], env=environment, preexec_fn=ignore_signals)
     box.accept()
     return box
 
