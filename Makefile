@@ -1,6 +1,8 @@
 # Each target does its whole set-up on a fresh machine first (scripts/bootstrap.sh).
 .PHONY: demo test lint bench image constraints
 BIN := .venv/bin
+# Most tests wait for processes and containers, so more workers than cores pay off.
+WORKERS ?= 3
 # In CI a test that can't run is a failure, so an engine that can't be had is one too.
 TEST_SETUP := scripts/bootstrap.sh $(if $(CI),,--without-engine)
 
@@ -10,7 +12,7 @@ demo:
 
 test:
 	@$(TEST_SETUP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	@$(MAKE) --no-print-directory check
 
 lint:

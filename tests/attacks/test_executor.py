@@ -69,10 +69,13 @@ LOOKS = {
     "each descriptor": "for f in 0 1 2 3 4 5 6 7; do readlink /proc/{pid}/fd/$f; done | grep -c .",
 }
 
+STARTED = 'until [ "$(readlink /proc/$!/exe)" = "$(readlink -f "$(command -v sleep)")" ]; do :; done'
+"""Before its exec a process shows the shell's exe, and for a moment no environment."""
+
 
 @pytest.mark.parametrize("command", LOOKS.values(), ids=LOOKS)
 def test_it_can_not_be_looked_into(gateway, command):
-    victim = gateway.travel.sh("sleep 5 & " + command.format(pid="$!") + "; kill $!")
+    victim = gateway.travel.sh(f"sleep 5 & {STARTED}; {command.format(pid='$!')}; kill $!")
     assert int(victim.out.split()[0]) > 0, "control"
     for pid in ("1", "$PPID"):
         ran = gateway.travel.sh(command.format(pid=pid) + " 2>/dev/null; true")

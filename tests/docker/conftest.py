@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,7 +21,7 @@ from beige.testing import House, short_home
 from services.sandbox import image
 from services.sandbox.spec import container_name, home_digest
 
-FOREIGN = "beige-test-foreign:latest"
+FOREIGN = f"beige-test-foreign:{os.getpid()}"
 CANARY = "sk-canary-of-the-host"
 
 

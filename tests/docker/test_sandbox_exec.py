@@ -180,18 +180,20 @@ def test_live_output_arrives_while_the_command_runs(house):
 
 
 def test_a_caller_that_does_not_read_stops_the_command(house, tools):
-    """Back-pressure reaches the command's pipe: 440,000 bytes are more than credit and pipe hold."""
+    """Back-pressure reaches the command's pipe: 440,000 bytes are more than an item, the executor's
+    credit and the pipe hold."""
 
     async def test(bus):
         body = ExecRequest("rm -f finished; head -c 440000 /dev/zero; touch finished")
         options = {"agent": "wide", "window_items": 1, "window_bytes": 1000, "ttl_s": 60}
         async with bus.open("sandbox.exec", body, **options) as stream:
-            items = aiter(stream)
-            total = len((await anext(items)).data)
-            stopped = await tools.bash(bus, "sleep 0.5; pgrep -x head; ls finished", "wide")
+            look = (
+                "until pgrep -x head >/dev/null; do sleep 0.05; done; sleep 0.5; pgrep -x head; ls finished"
+            )
+            stopped = await tools.bash(bus, look, "wide")
             assert stopped.stdout.strip().isdigit()
             assert b"finished" in stopped.stderr
-            total += sum([len(item.data) async for item in items])
+            total = sum([len(item.data) async for item in stream])
             result = await stream.result()
         assert total == result.stdout_bytes == 440_000
         assert await tools.out(bus, "ls finished", "wide") == "finished\n"
