@@ -172,7 +172,8 @@ class PromptEvent(Body):
     tool_output         tool_id, stream, text (live output of exec)
     tool_end            tool_id, tool, text (what the model gets, cut), exit_code, is_error, duration_ms
     message_end         model, usage
-    model_fallback      text, model (a later version sends it)
+    model_fallback      text (what failed and why), model (the one tried next); an answer that was under
+                        way is void, the next one replaces it
     """
 
     kind: Literal[
@@ -202,6 +203,43 @@ class PromptResult(Body):
     """True when a script, not a language model, spoke."""
     tool_calls: int = 0
     usage: dict[str, int] = {}
+
+
+# --- policy: leases for model calls (direct, only for an llm worker, for the agent it serves) ------
+
+
+class LeaseRequest(Body):
+    """May one call be made to this model? A slot of its provider is held until a `LeaseReport` is
+    streamed up, or the call is cancelled."""
+
+    provider: Annotated[str, Meta(min_length=1, max_length=256)]
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class LeaseItem(Body):
+    state: Literal["waiting", "granted"]
+    ahead: int = 0
+    """Waiting: calls that come before this one."""
+
+
+class LeaseReport(Body):
+    """The one item up: how the model call went."""
+
+    outcome: Literal["answered", "failed"]
+    kind: Annotated[str, Meta(max_length=64)] = ""
+    """Failed: what went wrong (`services.llm.providers.failures.Kind`)."""
+    status: int | None = None
+    """Failed: the HTTP status, if the provider answered with one."""
+    retry_after_s: Annotated[float, Meta(ge=0)] | None = None
+    """Failed: the provider's own word."""
+
+
+class LeaseResult(Body):
+    granted: bool
+    cooling_s: float = 0.0
+    """The model must not be called for so many seconds: why it was not granted, or what came of
+    the report."""
+    reason: str = ""
 
 
 # --- bus (served by the broker itself) -------------------------------------------------------------
@@ -258,6 +296,7 @@ METHODS: dict[str, Method] = {
     "sandbox.remove": Method(AgentRef, SandboxInfo),
     "tools.call": Method(ToolCall, ToolResult),
     "llm.prompt": Method(PromptRequest, PromptResult, PromptEvent),
+    "policy.lease": Method(LeaseRequest, LeaseResult, LeaseItem),
     "bus.stats": Method(Empty, BusStats),
     "bus.tap": Method(TapRequest, Empty),
 }

@@ -17,6 +17,10 @@ CORE_TOOLS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbo
 GOVERNED = CORE_TOOLS | {"tools.call"}
 OPERATED = frozenset({"llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove"})
 BUS = frozenset({"bus.stats"})
+LEASES = frozenset({"policy.lease"})
+"""Direct, but only for the agent of a prompt being served: an llm worker in hostile hands gets no
+lease for another agent's models (`tests/processes/test_leases.py`)."""
+FOR_AN_AGENT = GOVERNED | LEASES
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ ROLES: dict[str, Role] = {
     "audit": Role(serves="audit"),
     "sandbox": Role(serves="sandbox"),
     "tools": Role(serves="tools"),
-    "llm": Role(serves="llm", calls=CORE_TOOLS),
+    "llm": Role(serves="llm", calls=CORE_TOOLS | LEASES),
     "bridge": Role(calls=frozenset({"tools.call"}), stamps_agents=True),
     "tap": Role(calls=frozenset({"bus.tap"})),
     "gateway": Role(calls=GOVERNED | OPERATED | BUS, names_agents=True),

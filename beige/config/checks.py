@@ -44,6 +44,8 @@ def _check_provider(at: Location, provider: dict[str, Any], directory: Path) -> 
         return
     if "script" in provider:
         yield Problem((*at, "script"), "is only for a scripted model", 'write api: "scripted" or remove it')
+    if provider.get("concurrency") == 0:
+        yield Problem((*at, "concurrency"), "0 would let no call through", "1 or more; -1 for no limit")
     key = provider.get("apiKey")
     if key is None and provider.get("baseUrl") is None:
         yield Problem((*at, "apiKey"), "is missing", "a server that needs none needs a baseUrl")

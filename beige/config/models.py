@@ -58,7 +58,7 @@ class ProviderConfig(Section):
     base_url: Annotated[str, Field(min_length=1)] | None = None
     """Where the API is, if not at its vendor's address."""
     concurrency: Annotated[int, Field(ge=-1)] = -1
-    """Calls in flight at once, over all models; more wait in line. -1: no limit."""
+    """Calls in flight at once, over all models, sessions and workers; more wait in line. -1: no limit."""
     script: Annotated[str, Field(min_length=1)] | None = None
     """Only for api "scripted": the file that says what the model answers, relative to this file."""
     headers: dict[str, str] = Field(default={}, repr=False)

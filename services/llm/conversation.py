@@ -107,6 +107,16 @@ class ToolResult(Entry, tag="tool_result"):
         return "\n".join(block.text for block in self.content if isinstance(block, Text))
 
 
+class Attempt(Entry, tag="attempt"):
+    """A model call that failed before another one was made in its place. No model is shown it."""
+
+    model: str
+    kind: str
+    error: str
+    text: str = ""
+    """What it had said until then: the caller saw it, and was told that it is void."""
+
+
 class TurnEnd(Entry, tag="turn_end"):
     outcome: Outcome
     error: str = ""
@@ -118,7 +128,7 @@ class Notice(Entry, tag="notice"):
     text: str
 
 
-AnyEntry = Header | Context | Prompt | Assistant | ToolStart | ToolResult | TurnEnd | Notice
+AnyEntry = Header | Context | Prompt | Assistant | ToolStart | ToolResult | Attempt | TurnEnd | Notice
 Message = Prompt | Assistant | ToolResult
 
 encode_entry = msgspec.json.Encoder().encode

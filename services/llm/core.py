@@ -4,7 +4,9 @@
                                         └─► Finish: no tool calls, or max_turns   ModelFailed ─► Fail
 
 Tool calls of one answer run one after the other, in the model's order: a later one may need what an
-earlier one wrote.
+earlier one wrote. When an attempt at an answer fails and another model (or the same) is asked
+(`MovedOn`), what it said is void: the next answer replaces it. Tool calls are run only of complete
+answers, so none is run twice.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from beige.messages import PromptEvent, PromptResult
 from services.llm.conversation import (
     AnyEntry,
     Assistant,
+    Attempt,
     Message,
     Outcome,
     Prompt,
@@ -37,6 +40,7 @@ from services.llm.events import (
     Finish,
     MessageDone,
     ModelFailed,
+    MovedOn,
     Persist,
     PromptAccepted,
     RunTool,
@@ -65,6 +69,9 @@ class Turn:
         self._queue: deque[ToolCall] = deque()
         self._partial = ""
         """Text of the answer under way: already shown, not yet in the journal."""
+        self._speaking, self._script_speaks = model, scripted
+        """The label of the model that was asked last, and whether it is a script."""
+        self._script_spoke = scripted
         self._usage: Counter[str] = Counter()
         self._model_calls = self._tool_calls = 0
         self._last: Assistant | None = None
@@ -89,6 +96,8 @@ class Turn:
                 return [Emit(PromptEvent(kind="thinking_delta", text=text))]
             case ToolCallDelta():
                 return []
+            case MovedOn():
+                return self._move_on(event)
             case MessageDone(message):
                 return self._answer(message)
             case ToolFinished(result):
@@ -106,12 +115,28 @@ class Turn:
 
     def _call_model(self) -> list[Command]:
         self._model_calls += 1
-        self._partial = ""
+        self._partial, self._speaking, self._script_speaks = "", self.model, self.scripted
         return [CallModel()]
+
+    def _move_on(self, event: MovedOn) -> list[Command]:
+        """Nothing of the failed attempt is shown to a model; the journal and the caller know of it."""
+        attempt = Attempt(model=event.failed, kind=event.kind, error=event.reason, text=self._partial)
+        again = "again with" if event.model == event.failed else "with"
+        void = "; the answer begun above is void" if self._partial else ""
+        text = f"{event.reason}; trying {again} {event.model}{void}"
+        commands: list[Command] = [
+            self._persist(attempt),
+            Emit(PromptEvent(kind="model_fallback", text=text, model=event.model)),
+        ]
+        if event.scripted and not self.scripted:
+            commands.append(Emit(PromptEvent(kind="notice", text=SCRIPTED_NOTICE, model=event.model)))
+        self._partial, self._speaking, self._script_speaks = "", event.model, event.scripted
+        return commands
 
     def _answer(self, message: Assistant) -> list[Command]:
         self._last, self._partial = message, ""
         self._usage.update(message.usage)
+        self._script_spoke |= message.scripted
         if message.stop_reason not in ("refusal", "context_full"):
             self._queue.extend(message.tool_calls)
         commands: list[Command] = [self._persist(message)] if message.content else []
@@ -154,7 +179,7 @@ class Turn:
             text=cut(self._last.text if self._last else "", ANSWER_LIMIT),
             stop_reason=stop_reason,
             model=self._last.model if self._last else self.model,
-            scripted=self.scripted,
+            scripted=self._script_spoke,
             tool_calls=self._tool_calls,
             usage=dict(self._usage),
         )
@@ -165,8 +190,8 @@ class Turn:
         is kept as text, and every call gets a result."""
         commands: list[Command] = []
         if self._partial.strip():
-            content = Assistant(model=self.model, content=[Text(self._partial)], stop_reason=stop,
-                                scripted=self.scripted)  # fmt: skip
+            content = Assistant(model=self._speaking, content=[Text(self._partial)], stop_reason=stop,
+                                scripted=self._script_speaks)  # fmt: skip
             commands.append(self._persist(content))
         commands += [self._persist(result) for result in close_calls(self._entries)]
         commands.append(self._persist(TurnEnd(outcome=outcome, error=error)))

@@ -35,7 +35,22 @@ class MessageDone:
     message: Assistant
 
 
-ModelEvent = TextDelta | ThinkingDelta | ToolCallDelta | MessageDone
+@dataclass(frozen=True)
+class MovedOn:
+    """An attempt failed and the next one follows. What the failed one said is void."""
+
+    failed: str
+    """The label of the model that failed."""
+    kind: str
+    reason: str
+    """In words, with the label in front."""
+    model: str
+    """The label of the model that is tried next; may be the same."""
+    scripted: bool = False
+    """A script will speak."""
+
+
+ModelEvent = TextDelta | ThinkingDelta | ToolCallDelta | MovedOn | MessageDone
 
 # --- events: from elsewhere -----------------------------------------------------------------------
 

@@ -1,46 +1,176 @@
-"""Decides which model is asked for an answer. Today: the agent's first, once.
+"""Gets an answer from the agent's models: a lease, an attempt, and the next one when it fails.
 
-The place for what comes later: fallback over `fallbackModels` with cooldowns, a lease from policy
-around each attempt (concurrency, budget), the report of each attempt to audit. A turn knows nothing
-of attempts; it asks here, and gets one stream of events or one `ModelError`.
+A turn knows nothing of it: it gets one stream of events, or one `ModelError`. What to try next is
+decided by `fallback`, who may be called by policy (`leases`).
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any, Protocol
 
 from beige.config import AgentConfig
+from beige.messages import LeaseReport
 from services.llm.conversation import Message
-from services.llm.events import ModelEvent
+from services.llm.events import MessageDone, ModelEvent, MovedOn
+from services.llm.fallback import PAUSES_S, Choice, Pool, Round
+from services.llm.leases import Cooling, Lease, report_of
 from services.llm.providers.base import ModelRequest, Provider
+from services.llm.providers.failures import ModelError
 from services.llm.tools import SPECS
+
+log = logging.getLogger("llm")
+WATCHDOG_S = 600.0
+"""Longest silence of a model: no event for so long ends the attempt."""
+
+
+class TakesLeases(Protocol):
+    """`leases.Leases`, as far as it is used here."""
+
+    def take(self, provider: str, model: str) -> AbstractAsyncContextManager[Lease]: ...
+
+
+class AttemptFailed(Exception):
+    """The model was called and failed. `cooling`: nobody may call it for a while."""
+
+    def __init__(self, error: ModelError, cooling: bool) -> None:
+        super().__init__(error.message)
+        self.error, self.cooling = error, cooling
 
 
 class Models:
-    """The models of one agent."""
+    """The models of one agent: the primary, then the fallbacks."""
 
-    def __init__(self, agent: AgentConfig, providers: Mapping[str, Provider]) -> None:
-        self._ref = agent.model
-        self._provider = providers[agent.model.provider]
+    def __init__(self, agent: AgentConfig, providers: Mapping[str, Provider], *,
+                 watchdog_s: float = WATCHDOG_S, pauses_s: Sequence[float] = PAUSES_S) -> None:  # fmt: skip
+        self.refs = (agent.model, *agent.fallback_models)
+        self.providers = [providers[ref.provider] for ref in self.refs]
+        self.labels = [self.provider_label(index) for index in range(len(self.refs))]
+        self.watchdog_s, self.pauses_s = watchdog_s, pauses_s
+
+    def provider_label(self, index: int) -> str:
+        return self.providers[index].label(self.refs[index].model)
 
     @property
     def label(self) -> str:
         """The name of the model a turn begins with."""
-        return self._provider.label(self._ref.model)
+        return self.labels[0]
 
     @property
     def scripted(self) -> bool:
-        return self._provider.scripted
+        return self.providers[0].scripted
 
-    def stream(self, system: str, conversation: Sequence[Message]) -> AsyncGenerator[ModelEvent, None]:
-        """The next answer. Raises ModelError; close it (`aclose`) to give up."""
-        return self._provider.stream(
+    def turn(self, leases: TakesLeases, told: Mapping[str, Any]) -> TurnModels:
+        """For one prompt. `told` goes into the log with each attempt that failed."""
+        return TurnModels(self, leases, told)
+
+    def open(
+        self, index: int, system: str, conversation: Sequence[Message]
+    ) -> AsyncGenerator[ModelEvent, None]:
+        ref = self.refs[index]
+        return self.providers[index].stream(
             ModelRequest(
-                model=self._ref.model,
+                model=ref.model,
                 system=system,
                 messages=conversation,
                 tools=SPECS,
-                thinking_level=self._ref.thinking_level,
-                max_tokens=self._ref.max_tokens,
+                thinking_level=ref.thinking_level,
+                max_tokens=ref.max_tokens,
             )
         )
+
+
+class TurnModels:
+    """The models during one prompt."""
+
+    def __init__(self, models: Models, leases: TakesLeases, told: Mapping[str, Any]) -> None:
+        self._models, self._leases, self._told = models, leases, told
+        self._pool = Pool(models.labels, models.pauses_s)
+
+    async def stream(self, system: str, conversation: Sequence[Message]) -> AsyncGenerator[ModelEvent, None]:
+        """The next answer. `MovedOn` between two attempts: what the first one said is void. Raises
+        ModelError when nothing is left to try; close it (`aclose`) to give up."""
+        round_ = self._pool.round()
+        choice = round_.next()
+        while choice is not None:
+            if choice.pause_s:
+                await asyncio.sleep(choice.pause_s)
+            index = choice.index
+            try:
+                async with aclosing(self._attempt(index, system, conversation)) as events:
+                    async for event in events:
+                        yield event
+                round_.answered(index)
+                return
+            except (ModelError, AttemptFailed, Cooling) as error:
+                failure = self._note(round_, index, error)
+            choice = round_.next()
+            self._log(index, failure, choice)
+            if choice is not None:
+                yield self._moved_on(index, failure, choice)
+        raise round_.exhausted()
+
+    async def _attempt(
+        self, index: int, system: str, conversation: Sequence[Message]
+    ) -> AsyncGenerator[ModelEvent, None]:
+        """One call of one model. The slot is free again before the answer's tools run. Raises Cooling
+        or ModelError when there is no lease, AttemptFailed when the model failed."""
+        ref, label = self._models.refs[index], self._models.labels[index]
+        async with self._leases.take(ref.provider, ref.model) as lease:
+            done: MessageDone | None = None
+            try:
+                events = self._watched(self._models.open(index, system, conversation), label)
+                async with aclosing(events):
+                    async for event in events:
+                        if isinstance(event, MessageDone):
+                            done = event
+                        else:
+                            yield event
+                if done is None:
+                    raise ModelError("bad_response", f"{label}: the answer has no end")
+            except ModelError as error:
+                cooling_s = await lease.report(report_of(error))
+                raise AttemptFailed(error, cooling_s > 0) from error
+            await lease.report(LeaseReport("answered"))
+        yield done
+
+    def _note(self, round_: Round, index: int, error: ModelError | AttemptFailed | Cooling) -> ModelError:
+        match error:
+            case Cooling():
+                label = self._models.labels[index]
+                found = ModelError("rate_limited", f"{label}: {error}", retry_after_s=error.left_s)
+                round_.cooling(index, found)
+                return found
+            case AttemptFailed():
+                round_.failed(index, error.error, error.cooling)
+                return error.error
+        round_.failed(index, error, cooling=False)
+        return error
+
+    async def _watched(
+        self, events: AsyncGenerator[ModelEvent, None], label: str
+    ) -> AsyncGenerator[ModelEvent, None]:
+        """The same events; ModelError after a silence of `watchdog_s`."""
+        async with aclosing(events):
+            while True:
+                try:
+                    async with asyncio.timeout(self._models.watchdog_s):
+                        event = await anext(events)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    silence = f"silent for {self._models.watchdog_s:g} s"
+                    raise ModelError("timeout", f"{label}: the model was {silence}") from None
+                yield event
+
+    def _moved_on(self, index: int, error: ModelError, choice: Choice) -> MovedOn:
+        labels, scripted = self._models.labels, self._models.providers[choice.index].scripted
+        return MovedOn(labels[index], error.kind, error.message, labels[choice.index], scripted)
+
+    def _log(self, index: int, error: ModelError, choice: Choice | None) -> None:
+        attempt = {"model": self._models.labels[index], "kind": error.kind, "status": error.status}
+        then = {"next": self._models.labels[choice.index] if choice else ""}
+        log.warning("attempt failed: %s", error, extra={**self._told, **attempt, **then})

@@ -34,7 +34,7 @@ TEXT_PIECE = 64 * 1024
 
 
 class Model(Protocol):
-    """`models.Models`, as far as it is used here."""
+    """`models.TurnModels`, as far as it is used here."""
 
     def stream(self, system: str, conversation: Sequence[Message]) -> AsyncGenerator[ModelEvent, None]: ...
 

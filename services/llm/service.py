@@ -16,6 +16,7 @@ from services.llm.conversation import Context as SessionContext
 from services.llm.conversation import Prompt, TurnEnd
 from services.llm.core import Turn
 from services.llm.journal import check_id
+from services.llm.leases import Leases
 from services.llm.models import Models
 from services.llm.prompt import AGENTS_MD, AGENTS_MD_LIMIT, plugin_tools, system_prompt
 from services.llm.providers.base import Provider
@@ -61,12 +62,17 @@ class Service:
 
         turn = Turn(session.id, session.entries, model=models.label, max_turns=agent.max_turns,
                     scripted=models.scripted)  # fmt: skip
+
+        async def waiting(text: str) -> None:
+            await request.send(PromptEvent(kind="notice", text=text))
+
+        told = {"agent": request.agent, "session": session.id, "call": request.call_name}
+        model = models.turn(Leases(request, waiting), told)
         toolbox = Toolbox(request, request.send, deadline_s=agent.sandbox.deadline_s)
-        runner = Runner(turn, system, models, toolbox, session, request.send)
+        runner = Runner(turn, system, model, toolbox, session, request.send)
         try:
             return await runner.run(Prompt(text=body.text, channel=request.channel, call=request.call_name))
         except Failed as error:
-            told = {"agent": request.agent, "session": session.id, "call": request.call_name}
             log.warning("turn failed: %s", error, extra=told)
             raise
 

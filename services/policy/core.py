@@ -1,8 +1,4 @@
-"""Decides whether an agent may make a call: deny by default. Pure.
-
-Leases for model calls (allowed models, cooldowns, concurrency) and budgets belong here as well, as
-decisions over their own state beside `decide`; their persistence goes to a `ledger.py`.
-"""
+"""Decides whether an agent may make a call: deny by default. Pure. Leases for model calls: `leases`."""
 
 from __future__ import annotations
 

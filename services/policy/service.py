@@ -1,6 +1,9 @@
-"""The policy process: serves the hop AUTHORIZE and signs each verdict, a no as well as a yes."""
+"""The policy process: serves the hop AUTHORIZE and signs each verdict, a no as well as a yes; and
+leases for model calls."""
 
 from __future__ import annotations
+
+import asyncio
 
 from beige import wire
 from beige.bus import Bus, HopReply, Request
@@ -10,27 +13,45 @@ from beige.process import Context
 from beige.seals import request_digest, sign_verdict
 from beige.wire import Header
 from services.policy.core import Rules, decide, tool_named
+from services.policy.desk import Desk
+from services.policy.leases import ModelKey
 
-CAPACITY = 1024
+CAPACITY = 4096
+"""Calls at once, open leases included: `desk.MAX_LEASES` leaves room to authorize."""
+HEALTH_FILE = "provider-health.json"
 
 
 async def main(context: Context) -> None:
-    rules = rules_of(load(context.home))
+    config = load(context.home)
+    rules = rules_of(config)
     key = read_seal_key(context.home, "verdict")
 
     async def authorize(request: Request) -> HopReply:
         return reply(rules, key, request.header, request.body)
 
+    desk = Desk(models_of(config), limits_of(config), context.home.data / HEALTH_FILE)
     bus = Bus(context.home, context.user)
-    bus.serve("policy", capacity=CAPACITY, hops={wire.AUTHORIZE: authorize})
+    bus.serve("policy", {"policy.lease": desk.lease}, capacity=CAPACITY, hops={wire.AUTHORIZE: authorize})
     await bus.start()
     context.ready()
     await context.stop.wait()
-    await bus.close()
+    await asyncio.gather(bus.close(), desk.close())  # in this order: no new call once leases end
 
 
 def rules_of(config: Config) -> Rules:
     return {name: frozenset(agent.tools) for name, agent in config.agents.items()}
+
+
+def models_of(config: Config) -> dict[str, frozenset[ModelKey]]:
+    """What each agent may call: its `model` and `fallbackModels`, and nothing else."""
+    return {
+        name: frozenset((ref.provider, ref.model) for ref in (agent.model, *agent.fallback_models))
+        for name, agent in config.agents.items()
+    }
+
+
+def limits_of(config: Config) -> dict[str, int]:
+    return {name: provider.concurrency for name, provider in config.llm.providers.items()}
 
 
 def reply(rules: Rules, key: bytes, header: Header, body: bytes) -> HopReply:

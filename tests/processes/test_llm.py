@@ -6,20 +6,17 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from beige.bus import Bus
 from beige.errors import Cancelled, Failed, Malformed, NotFound, PeerLost
 from beige.messages import PromptRequest
 from beige.testing import House, short_home
+from tests.processes.llm_stage import KEYS, Stage, prompt, texts
 from tests.simulator.replies import Fault, Refusal, Silence, Think, Tool, reply
 from tests.simulator.server import Simulator
 
-EXECUTOR = Path(__file__).with_name("llm_executor.py")
-KEYS = {"ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef", "ZAI_API_KEY": "sk-zai-0123456789abcdef"}
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )
@@ -49,61 +46,6 @@ def config(url):
         "zai": {"api": "openai-completions", "apiKey": "${ZAI_API_KEY}", "baseUrl": f"{url}/v1"},
     }
     return {"llm": {"providers": providers}, "agents": agents}
-
-
-class Stage:
-    """Everything a prompt needs, as processes; a simulator; and what the executor did."""
-
-    def __init__(self, house, simulator):
-        self.house, self.home, self.simulator = house, house.home, simulator
-        self.work = self.home.root / "work"
-
-    def start(self, *names):
-        for name in names or ("broker", "policy", "audit", "sandbox", "llm"):
-            if name == "sandbox":
-                self.work.mkdir(exist_ok=True)
-                self.house.start("sandbox", sys.executable, "-P", str(EXECUTOR), str(self.work))
-            else:
-                self.house.start(name, env=KEYS if name.startswith("llm") else None)
-
-    def effects(self):
-        path = self.work / "effects"
-        return path.read_text().splitlines() if path.exists() else []
-
-    def session(self, agent, session):
-        path = self.home.sessions / agent / f"{session}.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
-    def audit(self):
-        return [json.loads(line) for line in self.home.audit_log.read_text().splitlines()]
-
-    def run(self, steps):
-        """Run `steps(cli)` with an operator's bus."""
-
-        async def inner():
-            async with Bus(self.home, "cli/0") as cli:
-                return await steps(cli)
-
-        return asyncio.run(inner())
-
-    def prompt(self, agent, text, session="s1"):
-        return self.run(lambda cli: prompt(cli, agent, text, session))
-
-
-async def prompt(cli, agent, text, session="s1", seen=None):
-    """The result and every event of one prompt. `seen` is called with each event as it comes."""
-    events = []
-    body = PromptRequest(text=text)
-    async with cli.open("llm.prompt", body, agent=agent, session=session, channel="test", ttl_s=60) as stream:
-        async for event in stream:
-            events.append(event)
-            if seen is not None:
-                seen(event)
-        return await stream.result(), events
-
-
-def texts(events, kind="text_delta"):
-    return "".join(event.text for event in events if event.kind == kind)
 
 
 @contextlib.contextmanager
@@ -262,31 +204,29 @@ def test_thinking_is_streamed_and_kept(stage):
     assert stage.session("claude", "s1")[3]["content"][0]["signature"]
 
 
-def test_without_policy_nothing_runs_and_the_model_is_told(bare):
+def test_without_policy_no_model_is_called_and_the_turn_says_why(bare):
     bare.start("broker", "audit", "sandbox", "llm")
-    bare.simulator.answer(reply(Tool("exec", {"command": "touch it"})), reply("I can't."))
-    result, events = bare.prompt("claude", "do it")
-    assert result.text == "I can't."
-    (ended,) = [event for event in events if event.kind == "tool_end"]
-    assert ended.is_error and "unavailable" in ended.text
-    assert "AGENTS.md could not be read" in texts(events, "notice")
-    assert bare.effects() == []
+    with pytest.raises(Failed, match="policy did not let us call it: no policy process is running"):
+        bare.prompt("claude", "do it")
+    assert bare.simulator.requests == [] and bare.effects() == []
+    bare.start("policy")
+    bare.simulator.answer(reply("Here."))
+    assert bare.prompt("claude", "again")[0].text == "Here."
 
 
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         (Refusal(401, "authentication_error", f"bad {KEYS['ANTHROPIC_API_KEY']}"), "refused the key"),
-        (
-            Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "7"}),
-            "rate limited (429), retry after 7 s",
-        ),
-        (Refusal(529, "overloaded_error", "Overloaded"), "overloaded (529)"),
-        (reply("half an answer", fault=Fault("cut", 5)), "broke off"),
+        (Refusal(402, "billing_error", "no credit left"), "no credit (402)"),
+        (Refusal(400, "invalid_request_error", "tools.0: no"), "refused the request (400)"),
+        (Refusal(413, "request_too_large", "too large"), "too long for the model (413)"),
     ],
-    ids=["401", "429", "529", "cut"],
+    ids=["401", "402", "400", "413"],
 )
-def test_a_model_failure_ends_the_turn_with_its_reason_and_the_session_goes_on(stage, answer, said):
+def test_a_failure_that_no_retry_cures_ends_the_turn_with_its_reason_and_the_session_goes_on(
+    stage, answer, said
+):
     stage.simulator.answer(answer, reply("Here."))
     with pytest.raises(Failed) as raised:
         stage.prompt("claude", "one")

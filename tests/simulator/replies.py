@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -76,7 +77,15 @@ class Silence:
     """The request is read and nothing is ever answered."""
 
 
-Answer = Reply | Refusal | Silence
+@dataclass(frozen=True)
+class Held:
+    """`reply`, once `gate` lets one answer through."""
+
+    reply: Reply
+    gate: threading.Semaphore
+
+
+Answer = Reply | Refusal | Silence | Held
 
 
 def reply(*content: Content | str, **options: Any) -> Reply:

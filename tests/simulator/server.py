@@ -23,7 +23,7 @@ from typing import Any
 import h11
 
 from tests.simulator import anthropic_wire, openai_wire
-from tests.simulator.replies import Answer, Refusal, Reply, Silence, reply
+from tests.simulator.replies import Answer, Held, Refusal, Reply, Silence, reply
 
 WIRES: dict[str, ModuleType] = {"/v1/messages": anthropic_wire, "/v1/chat/completions": openai_wire}
 MAX_REQUEST = 64 * 1024 * 1024
@@ -45,6 +45,8 @@ class Simulator:
         """Requests that the real API would have refused."""
         self.disconnected = 0
         """Connections the client closed while an answer was under way."""
+        self.in_flight = self.peak = 0
+        """Requests being answered now, and the most there were at once."""
         self.port = 0
         self._answers: deque[Answer] = deque()
         self._default = default or (lambda request: reply("(the simulator has no answer left)"))
@@ -67,6 +69,7 @@ class Simulator:
             self.problems.clear()
             self._answers.clear()
             self.disconnected = 0
+            self.peak = self.in_flight
 
     def wait_for(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
         """Return once `condition` holds; it is looked at whenever something happened here."""
@@ -121,6 +124,12 @@ class Simulator:
             return Refusal(400, "invalid_request_error", problem)
         return self._answers.popleft() if self._answers else self._default(request)
 
+    def count(self, change: int) -> None:
+        with self._changed:
+            self.in_flight += change
+            self.peak = max(self.peak, self.in_flight)
+            self._changed.notify_all()
+
     def lost(self) -> None:
         with self._changed:
             self.disconnected += 1
@@ -166,8 +175,19 @@ class Connection:
                 return None
 
     async def _answer(self, wire: ModuleType, request: Recorded) -> None:
-        answer = self._simulator.take(request, wire.problem(request.body))
+        self._simulator.count(+1)
+        try:
+            answer = self._simulator.take(request, wire.problem(request.body))
+            await self._give(wire, answer, request)
+        finally:
+            self._simulator.count(-1)
+
+    async def _give(self, wire: ModuleType, answer: Answer, request: Recorded) -> None:
         match answer:
+            case Held(held, gate):
+                while not gate.acquire(blocking=False):
+                    await asyncio.sleep(0.01)
+                await self._stream(wire, held, request.body["model"])
             case Refusal():
                 await self._refuse(wire, answer)
             case Silence():

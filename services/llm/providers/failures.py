@@ -27,6 +27,8 @@ Kind = Literal[
     "timeout",  # connected, but silent too long
     "stream_cut",  # the answer began and broke off
     "bad_response",  # not what the API promises
+    "not_leased",  # policy did not let us call it
+    "exhausted",  # every model was tried
 ]
 
 _CONTEXT = re.compile(

@@ -3,7 +3,7 @@
 import pytest
 
 from beige import messages, wire
-from broker.access import BUS, GOVERNED, OPERATED, ROLES, stations
+from broker.access import BUS, GOVERNED, LEASES, OPERATED, ROLES, stations
 from broker.calls import Peer
 from broker.identity import Refusal, settle
 
@@ -13,7 +13,7 @@ OPERATOR = messages.GOVERNED | {
 ALLOWED = {
     "cli": OPERATOR,
     "gateway": OPERATOR,
-    "llm": {"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"},
+    "llm": {"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch", "policy.lease"},
     "bridge": {"tools.call"},
     "tap": {"bus.tap"},
     "policy": set(),
@@ -57,7 +57,7 @@ def test_role_may_call_only_its_methods(role, method):
 
 def test_routes_and_messages_agree_on_what_is_governed():
     assert GOVERNED == messages.GOVERNED
-    assert set(messages.METHODS) == GOVERNED | OPERATED | BUS | {"bus.tap"}
+    assert set(messages.METHODS) == GOVERNED | OPERATED | BUS | LEASES | {"bus.tap"}
 
 
 @pytest.mark.parametrize("method", sorted(messages.METHODS))
@@ -68,6 +68,15 @@ def test_every_governed_call_passes_policy_then_audit_then_executor_then_audit(m
         assert way == ((1, "policy"), (2, "audit"), (3, service), (4, "audit"))
     else:
         assert way == ((0, service),)
+
+
+def test_a_lease_is_only_for_the_agent_of_a_prompt_being_served():
+    header = wire.Header(type=wire.CALL, id=1, service="policy", method="lease")
+    with pytest.raises(Refusal, match="needs an agent"):
+        settle(peer_of("llm"), header, {})
+    header.agent = "travel"
+    with pytest.raises(Refusal, match="may not name an agent"):
+        settle(peer_of("llm"), header, {})
 
 
 def test_only_operators_name_agents_and_only_the_bridge_stamps():

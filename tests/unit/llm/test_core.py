@@ -7,6 +7,7 @@ from services.llm.conversation import (
     INTERRUPTED,
     NOT_STARTED,
     Assistant,
+    Attempt,
     Image,
     Prompt,
     Text,
@@ -23,6 +24,7 @@ from services.llm.events import (
     Finish,
     MessageDone,
     ModelFailed,
+    MovedOn,
     Persist,
     PromptAccepted,
     RunTool,
@@ -143,6 +145,43 @@ def test_a_model_failure_ends_the_turn_and_keeps_what_was_shown():
     assert commands[0].entry.stop_reason == "error"
     assert commands[1].entry == TurnEnd(outcome="failed", error="p/m: overloaded")
     assert commands[2] == Fail("p/m: overloaded")
+
+
+def test_the_answer_of_a_failed_attempt_is_void_and_the_next_one_takes_its_place():
+    turn, _ = a_turn()
+    turn.handle(TextDelta("half an ans"))
+    commands = turn.handle(MovedOn("p/m", "stream_cut", "p/m: broke off", "q/n"))
+    assert kinds(commands) == ["Attempt", "model_fallback"]
+    assert commands[0].entry == Attempt(
+        model="p/m", kind="stream_cut", error="p/m: broke off", text="half an ans"
+    )
+    text = "p/m: broke off; trying with q/n; the answer begun above is void"
+    assert commands[1].event == PromptEvent(kind="model_fallback", text=text, model="q/n")
+    assert [type(message) for message in turn.messages] == [Prompt], "no model is shown it"
+    turn.handle(TextDelta("whole"))
+    assert turn.handle(said(Text("whole")))[-1].result.text == "whole"
+
+
+def test_an_attempt_that_said_nothing_makes_nothing_void_and_a_second_try_is_called_so():
+    turn, _ = a_turn()
+    (_, shown) = turn.handle(MovedOn("p/m", "overloaded", "p/m: overloaded", "p/m"))
+    assert shown.event.text == "p/m: overloaded; trying again with p/m"
+
+
+def test_what_the_last_model_said_is_kept_under_its_own_name():
+    turn, _ = a_turn()
+    turn.handle(MovedOn("p/m", "overloaded", "p/m: overloaded", "q/n"))
+    turn.handle(TextDelta("half"))
+    commands = turn.handle(TurnCancelled())
+    assert (commands[0].entry.model, commands[0].entry.text) == ("q/n", "half")
+
+
+def test_a_script_that_stands_in_for_a_model_says_so_in_the_event_and_the_result():
+    turn, _ = a_turn()
+    commands = turn.handle(MovedOn("p/m", "auth", "p/m: no", "scripted/x", scripted=True))
+    assert kinds(commands) == ["Attempt", "model_fallback", "notice"]
+    answer = Assistant(model="scripted/x", content=[Text("x")], stop_reason="end_turn", scripted=True)
+    assert turn.handle(MessageDone(answer))[-1].result.scripted
 
 
 def test_a_cancelled_turn_tells_which_calls_may_have_run():

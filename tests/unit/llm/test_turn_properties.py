@@ -23,7 +23,7 @@ from services.llm.conversation import (
     decode_entry,
 )
 from services.llm.core import Turn
-from services.llm.events import MessageDone, TextDelta
+from services.llm.events import MessageDone, MovedOn, TextDelta
 from services.llm.journal import encode_line, read_journal, repairs
 from services.llm.providers import anthropic_messages, openai_completions
 from services.llm.providers.base import ModelRequest
@@ -47,9 +47,18 @@ class Broken:
     text: str
 
 
+@dataclass(frozen=True)
+class Replaced:
+    """An attempt fails after `text` was shown, and another one is made."""
+
+    text: str
+
+
 texts = st.sampled_from(["", " ", "\n", "some words", "wörter ✓"])
 stops = st.sampled_from(["end_turn", "tool_use", "max_tokens", "refusal", "context_full"])
-answers = st.builds(Answer, texts, st.integers(0, 3), stops) | st.builds(Broken, texts)
+answers = (
+    st.builds(Answer, texts, st.integers(0, 3), stops) | st.builds(Broken, texts) | st.builds(Replaced, texts)
+)
 ends = st.sampled_from(["cancel", "kill", "kill torn"])
 plays = st.lists(st.tuples(st.lists(answers, min_size=1, max_size=4), st.integers(1, 20), ends), max_size=4)
 
@@ -129,6 +138,10 @@ class Stage:
     async def stream(self, system, conversation):
         self.check(conversation)
         await self.step()
+        while self.answers and isinstance(self.answers[0], Replaced):
+            yield TextDelta(self.answers.pop(0).text)
+            yield MovedOn("p/m", "stream_cut", "p/m: broke off", "other/m")
+            await self.step()
         answer = self.answers.pop(0) if self.answers else Answer("the end", 0, "end_turn")
         if answer.text:
             yield TextDelta(answer.text)
