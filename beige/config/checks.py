@@ -39,13 +39,13 @@ def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, tuple[
 
 
 def _check_provider(at: Location, provider: dict[str, Any], directory: Path) -> Iterator[Problem]:
+    if provider.get("concurrency") == 0:
+        yield Problem((*at, "concurrency"), "0 would let no call through", "1 or more; -1 for no limit")
     if provider.get("api") == "scripted":
         yield from _check_scripted(at, provider, directory)
         return
     if "script" in provider:
         yield Problem((*at, "script"), "is only for a scripted model", 'write api: "scripted" or remove it')
-    if provider.get("concurrency") == 0:
-        yield Problem((*at, "concurrency"), "0 would let no call through", "1 or more; -1 for no limit")
     key = provider.get("apiKey")
     if key is None and provider.get("baseUrl") is None:
         yield Problem((*at, "apiKey"), "is missing", "a server that needs none needs a baseUrl")

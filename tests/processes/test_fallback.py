@@ -49,6 +49,7 @@ def config(url):
         "pair": agent("anthropic", "claude-haiku-4-5", glm),
         "lone": agent("anthropic", "claude-haiku-4-5"),
         "short": agent("anthropic", "model-short", glm),
+        "long": agent("anthropic", "model-long", glm),
         "queue": agent("two", "m"),
         "single": agent("one", "m"),
     }
@@ -160,22 +161,25 @@ def test_a_rate_limit_cools_the_model_down_for_everybody(stage, kind):
     assert asked(stage) == [f"model-{kind}", "glm-5", "glm-5"]
 
 
-def test_a_cooldown_outlives_policy_holds_for_each_worker_and_ends_by_itself(stage):
+def test_a_cooldown_outlives_policy_and_holds_for_each_worker(stage):
     stage.house.stop("llm/1")
-    limit = Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "8"})
-    stage.simulator.answer(limit, reply("one"), reply("two"), reply("back"))
-    assert stage.prompt("short", "one")[0].model == GLM
-    until = health(stage)["model-short"]
+    limit = Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "3600"})
+    stage.simulator.answer(limit, reply("one"), reply("two"))
+    assert stage.prompt("long", "one")[0].model == GLM
     stage.house.kill("policy")
-    stage.start("policy")
-    stage.start("llm/1")
+    stage.start("policy", "llm/1")
     stage.house.stop("llm")
-    if time.time() < until - 1:  # else the machine was too slow to show it
-        assert stage.prompt("short", "two", "s2")[0].model == GLM
-        assert asked(stage) == ["model-short", "glm-5", "glm-5"]
-    wait = threading.Event()
-    wait.wait(max(0.0, until - time.time()) + 0.1)  # the time is what is tested
-    assert stage.prompt("short", "three", "s3")[0].model == "anthropic/model-short"
+    assert stage.prompt("long", "two", "s2")[0].model == GLM
+    assert asked(stage) == ["model-long", "glm-5", "glm-5"]
+
+
+def test_a_cooldown_ends_by_itself_and_the_primary_is_asked_first_again(stage):
+    limit = Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "1.5"})
+    stage.simulator.answer(limit, reply("one"), reply("back"))
+    assert stage.prompt("short", "one")[0].model == GLM
+    time.sleep(max(0.0, health(stage)["model-short"] - time.time()))  # the time is what is tested
+    result, events = stage.prompt("short", "two", "s2")
+    assert (result.text, result.model, fallbacks(events)) == ("back", "anthropic/model-short", [])
 
 
 # --- concurrency ------------------------------------------------------------------------------------

@@ -146,6 +146,11 @@ def config_text(providers: str = SCRIPTED, agent: str = AGENT, more: str = "", n
             config_text('openai: { apiKey: " " }'), "llm.providers.openai.apiKey: is empty", id="empty-key"
         ),
         pytest.param(
+            config_text(SCRIPTED.replace("}", ", concurrency: 0 }")),
+            "llm.providers.s.concurrency: 0 would let no call through; 1 or more; -1 for no limit",
+            id="concurrency",
+        ),
+        pytest.param(
             config_text('s: { api: "scripted" }'), "llm.providers.s.script: is missing", id="no-script"
         ),
         pytest.param(
