@@ -188,8 +188,8 @@ def test_a_cooldown_ends_by_itself_and_the_primary_is_asked_first_again(stage):
 class Line:
     """Prompts to one agent, started one after the other; each has its slot or its place in the line."""
 
-    def __init__(self, stage, cli, agent):
-        self.stage, self.cli, self.agent = stage, cli, agent
+    def __init__(self, stage, cli, agent, prefix="line"):
+        self.stage, self.cli, self.agent, self.prefix = stage, cli, agent, prefix
         self.tasks = {}
 
     async def join(self, name):
@@ -201,7 +201,7 @@ class Line:
                 waiting.set()
 
         self.tasks[name] = asyncio.create_task(
-            prompt(self.cli, self.agent, name, f"{self.agent}-{name}", seen)
+            prompt(self.cli, self.agent, name, f"{self.prefix}-{name}", seen)
         )
         arrived = asyncio.to_thread(self.requests_are, before + 1)
         queued = asyncio.create_task(waiting.wait())
@@ -240,7 +240,7 @@ def test_a_providers_concurrency_holds_over_workers_and_is_served_in_order(stage
 
     assert stage.run(steps) == names
     assert stage.simulator.peak == 2
-    files = [stage.session("queue", f"queue-{name}")[-1]["outcome"] for name in names]
+    files = [stage.session("queue", f"line-{name}")[-1]["outcome"] for name in names]
     assert files == ["answered"] * 6
 
 
@@ -278,14 +278,15 @@ def test_a_killed_workers_slot_comes_back(stage):
     assert stage.run(steps) == ["second"]
 
 
-def test_who_waits_when_policy_stops_is_served_by_the_next_one(stage):
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_who_waits_when_policy_ends_is_served_by_the_next_one(stage, end):
     gate = threading.Semaphore(0)
     stage.simulator.answer(Held(reply("first"), gate), reply("second"))
 
     async def steps(cli):
-        line = Line(stage, cli, "single")
+        line = Line(stage, cli, "single", end)
         assert [await line.join(name) for name in ("first", "second")] == ["calls", "waits"]
-        assert await asyncio.to_thread(stage.house.stop, "policy") == 0
+        assert await asyncio.to_thread(getattr(stage.house, end), "policy") in (0, None)
         await asyncio.to_thread(stage.start, "policy")
         second = await line.results("second")
         gate.release()
