@@ -18,7 +18,7 @@ async def main(context: Context) -> None:
     rules = rules_of(load(context.home))
     key = read_seal_key(context.home, "verdict")
 
-    async def authorize(request: Request) -> HopReply:
+    def authorize(request: Request) -> HopReply:
         return reply(rules, key, request.header, request.body)
 
     bus = Bus(context.home, context.user)
