@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from collections import OrderedDict
@@ -35,7 +36,8 @@ class HopReply:
 
 
 Handler = Callable[["Request", Any], Awaitable[Any]]
-HopHandler = Callable[["Request"], Awaitable[HopReply]]
+HopHandler = Callable[["Request"], Awaitable[HopReply] | HopReply]
+"""A plain function where nothing is waited for: it is answered without the cost of a task."""
 
 
 class Request:
@@ -109,12 +111,16 @@ class Server:
             raise ValueError(f"methods not in beige.messages.METHODS: {sorted(unknown)}")
         self._bus, self.service, self.capacity = bus, service, capacity
         self._handlers, self._hops, self._keys = handlers, hops, seal_keys
+        self._prompt_hops = {hop for hop, handler in hops.items() if not inspect.iscoroutinefunction(handler)}
         self._decoders = {m: msgspec.msgpack.Decoder(messages.METHODS[m].request) for m in handlers}
         self._running: dict[int, tuple[asyncio.Task[None], Request]] = {}
         self._executed: OrderedDict[str, None] = OrderedDict()
 
     def start(self, header: Header, body: bytes) -> None:
         request = Request(self._bus, header, body)
+        if header.hop in self._prompt_hops:
+            self._answer(request, self._decide(request))
+            return
         task = asyncio.get_running_loop().create_task(
             self._serve(request), name=f"{header.service}.{header.method} {header.call}"
         )
@@ -155,35 +161,50 @@ class Server:
         if late:
             await asyncio.wait(late, timeout=limit_s)
 
+    def _decide(self, request: Request) -> tuple[Header, bytes]:
+        try:
+            return _hop_reply(self._hops[request.hop](request))  # type: ignore[arg-type]
+        except Exception as error:
+            return self._failure(request, error)
+
     async def _serve(self, request: Request) -> None:
-        header = request.header
         started = time.perf_counter()
         try:
-            reply, body = await self._handle(request)
+            answer = await self._handle(request)
         except asyncio.CancelledError:
-            reply, body = _error(BeigeError("cancelled", executed="maybe"), "cancelled")
-        except BeigeError as error:
-            reply, body = _error(error, error.code)
-        except Exception:
-            log.exception("handler failed", extra={"call": header.call, "method": header.method})
-            reply, body = _error(BeigeError(f"internal error in {self.service}", executed="maybe"), "failed")
+            answer = _error("cancelled", "cancelled", maybe=True)
+        except Exception as error:
+            answer = self._failure(request, error)
         finally:
-            if self._running.get(header.id, (None, None))[1] is request:
-                del self._running[header.id]
-        if len(body) > wire.MAX_BODY:
-            reply, body = _error(
-                TooLarge(f"the answer has {len(body)} bytes; the limit is {wire.MAX_BODY}", executed="maybe"),
-                "too_large",
-            )
-        reply.id = header.id
-        if header.hop in (wire.DIRECT, wire.EXECUTE):
+            found = self._running.get(request.header.id)
+            if found is not None and found[1] is request:
+                del self._running[request.header.id]
+        if request.hop in (wire.DIRECT, wire.EXECUTE):
             request.outcome.duration_ms = round((time.perf_counter() - started) * 1000, 3)
-            reply.outcome = request.outcome
+            answer[0].outcome = request.outcome
+        self._answer(request, answer)
+
+    def _failure(self, request: Request, error: Exception) -> tuple[Header, bytes]:
+        """A BeigeError crosses the wire as it is; anything else says nothing of our inside."""
+        if isinstance(error, BeigeError):
+            return _error(error.code, str(error), maybe=error.executed == "maybe")
+        about = {"call": request.header.call, "method": request.method}
+        log.error("handler failed", exc_info=error, extra=about)
+        return _error("failed", f"internal error in {self.service}", maybe=True)
+
+    def _answer(self, request: Request, answer: tuple[Header, bytes]) -> None:
+        reply, body = answer
+        if len(body) > wire.MAX_BODY:
+            message = f"the answer has {len(body)} bytes; the limit is {wire.MAX_BODY}"
+            outcome = reply.outcome
+            reply, body = _error("too_large", message, maybe=True)
+            reply.outcome = outcome
+        reply.id = request.header.id
         self._bus.post(reply, body, session=True)
 
     async def _handle(self, request: Request) -> tuple[Header, bytes]:
         if request.hop in self._hops:
-            return _hop_reply(await self._hops[request.hop](request))
+            return _hop_reply(await self._hops[request.hop](request))  # type: ignore[misc]
         method = f"{request.service}.{request.method}"
         handler = self._handlers.get(method)
         if handler is None or request.hop not in (wire.DIRECT, wire.EXECUTE):
@@ -222,6 +243,6 @@ def _hop_reply(reply: HopReply) -> tuple[Header, bytes]:
     return Header(type=wire.REPLY, verdict=reply.verdict, receipt=reply.receipt), b""
 
 
-def _error(error: BeigeError, code: str) -> tuple[Header, bytes]:
-    flags = wire.EXECUTED_MAYBE if error.executed == "maybe" else 0
-    return Header(type=wire.ERR, code=code, flags=flags), wire.error_body(str(error))
+def _error(code: str, message: str, *, maybe: bool) -> tuple[Header, bytes]:
+    flags = wire.EXECUTED_MAYBE if maybe else 0
+    return Header(type=wire.ERR, code=code, flags=flags), wire.error_body(message)

@@ -26,7 +26,7 @@ async def main(context: Context) -> None:
     rules = rules_of(config)
     key = read_seal_key(context.home, "verdict")
 
-    async def authorize(request: Request) -> HopReply:
+    def authorize(request: Request) -> HopReply:
         return reply(rules, key, request.header, request.body)
 
     desk = Desk(models_of(config), limits_of(config), context.home.data / HEALTH_FILE)

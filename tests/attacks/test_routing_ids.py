@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from beige import wire
+from beige.keys import read_secret
+from beige.testing.zmtp import Zmtp
+from beige.wire import Header, decode_header, encode_header
 
 ROOT = str(Path(__file__).parents[2])
 FIRST_ID = """
@@ -39,76 +42,10 @@ def test_without_the_seed_they_start_at_the_same_control():
 
 def test_an_id_of_libzmqs_own_kind_opens_no_session(house):
     """libzmq itself refuses to set such an id, so a raw ZMTP handshake claims it."""
-    import socket
-
-    from beige.keys import read_secret
-
     house.start("broker")
-    secret = read_secret(house.home, "llm/0")
     claimed = b"\0" + (0x6B8B4567 + 3).to_bytes(4, "big")
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(5)
-        raw.connect(str(house.home.bus_socket))
-        handshake(raw, b"llm/0", secret.encode(), claimed)
-        from beige import wire
-        from beige.wire import Header, encode_header
-
-        send_message(raw, [encode_header(Header(type=wire.HELLO)), b""])
-        frames = receive_message(raw)
-        from beige.wire import decode_header
-
-        assert decode_header(frames[0]).type == wire.RESET
+    with Zmtp(house.home.bus_socket) as raw:
+        raw.handshake("llm/0", read_secret(house.home, "llm/0"), Identity=claimed)
+        raw.send(encode_header(Header(type=wire.HELLO)), b"")
+        assert decode_header(raw.receive()[0]).type == wire.RESET
     assert house.processes["broker"].poll() is None
-
-
-# --- ZMTP 3.1 by hand (RFC 37, PLAIN: RFC 24) -------------------------------------------------------
-
-
-def handshake(raw, user, secret, identity):
-    raw.sendall(b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x00" + b"PLAIN".ljust(20, b"\0") + b"\0" + b"\0" * 31)
-    take(raw, 64)
-    command(raw, b"\x05HELLO" + bytes([len(user)]) + user + bytes([len(secret)]) + secret)
-    assert read_frame(raw)[1].startswith(b"\x07WELCOME")
-    command(raw, b"\x08INITIATE" + prop(b"Socket-Type", b"DEALER") + prop(b"Identity", identity))
-    assert read_frame(raw)[1].startswith(b"\x05READY")
-
-
-def prop(name, value):
-    return bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
-
-
-def command(raw, body):
-    raw.sendall(b"\x04" + bytes([len(body)]) + body)
-
-
-def send_message(raw, frames):
-    for number, frame in enumerate(frames):
-        flags = 1 if number < len(frames) - 1 else 0
-        raw.sendall(bytes([flags, len(frame)]) + frame)
-
-
-def take(raw, count):
-    data = b""
-    while len(data) < count:
-        got = raw.recv(count - len(data))
-        if not got:
-            pytest.fail("the broker closed the connection")
-        data += got
-    return data
-
-
-def read_frame(raw):
-    flags = take(raw, 1)[0]
-    size = int.from_bytes(take(raw, 8 if flags & 2 else 1), "big")
-    return flags, take(raw, size)
-
-
-def receive_message(raw):
-    frames = []
-    while True:
-        flags, body = read_frame(raw)
-        if flags & 4:
-            continue  # a command: PING
-        frames.append(body)
-        if not flags & 1:
-            return frames
