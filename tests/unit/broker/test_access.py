@@ -9,6 +9,7 @@ from broker.identity import Refusal, settle
 
 OPERATOR = messages.GOVERNED | {
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
+    *("sandbox.show", "sandbox.verify"),
 }
 ALLOWED = {
     "cli": OPERATOR,
