@@ -74,7 +74,7 @@ def show(
     Example:
       beige sandbox show assistant --json | jq '.flags[] | select(.differs)'
     """
-    from msgspec import to_builtins
+    from msgspec import structs
 
     from beige.cli.calls import check_agent, run
     from beige.cli.terminal import emit, safe, table
@@ -83,7 +83,8 @@ def show(
     check_agent(home, agent)
     view = run(_show(home, agent))
     if json_output:
-        emit(to_builtins(view))
+        flags = [structs.asdict(flag) for flag in view.flags]
+        emit({**structs.asdict(view), "info": structs.asdict(view.info), "flags": flags})
         return
     info = view.info
     print(safe(
@@ -125,7 +126,7 @@ def verify(
     Example:
       beige sandbox verify assistant
     """
-    from msgspec import to_builtins
+    from msgspec import structs
 
     from beige.cli.calls import check_agent, run
     from beige.cli.terminal import emit
@@ -134,7 +135,8 @@ def verify(
     check_agent(home, agent)
     results, report = run(_verify(home, agent, abuse))
     if json_output:
-        emit({"agent": agent, **to_builtins(report), "probes": to_builtins(results)})
+        probes = [structs.asdict(one) for one in results]
+        emit({"agent": agent, **structs.asdict(report), "probes": probes})
     else:
         _print_verified(agent, results, report)
     if report.failed:
