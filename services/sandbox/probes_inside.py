@@ -96,7 +96,7 @@ _SOCKETS = """python3 -I -c '
 import os, stat
 found = []
 for top, directories, names in os.walk("/"):
-    skipped = ("/proc", "/sys", "/usr", "/workspace")
+    skipped = ("/proc", "/sys", "/usr", "/workspace", "/tmp", "/home/agent", "/dev/shm")
     directories[:] = [d for d in directories if os.path.join(top, d) not in skipped]
     found += [p for n in names if stat.S_ISSOCK(os.lstat(p := os.path.join(top, n)).st_mode)]
 print(*sorted(found) or ["none"])
@@ -104,7 +104,7 @@ print(*sorted(found) or ["none"])
 _CAPABILITIES = """python3 -I -c '
 import os
 found = []
-for top in ("/usr", "/beige", "/opt", "/home"):
+for top in ("/usr", "/beige", "/opt"):
     for directory, _, names in os.walk(top):
         for path in (os.path.join(directory, name) for name in names):
             try:
@@ -148,7 +148,8 @@ IDENTITY = (
     programs("engine-clients", "no client of a container engine",
              "docker dockerd podman nerdctl ctr crictl runc containerd"),
     Inside("environment", "its environment is what beige made, nothing of the host's",
-           "tr '\\0' '\\n' </proc/$$/environ | grep -v '^BEIGE_JOB=' | sort", _environment),
+           "tr '\\0' '\\n' </proc/$$/environ | sort", _environment,
+           executor=True),
 )  # fmt: skip
 
 FILES = (
@@ -158,7 +159,8 @@ FILES = (
            f"found=$(for d in {_DIRECTORIES}; do (: >$d/.verify) 2>/dev/null && echo $d && rm $d/.verify; "
            "done | xargs); echo ${found:-none}", NOTHING),
     Inside("mounts-inside", "what is mounted from a disk, besides three files of the engine's",
-           f"awk '$2 != \"/\" && {_DISK} {{print $2}}' /proc/mounts | grep -v '^/etc/' | sort | xargs",
+           f"awk '$2 != \"/\" && {_DISK} {{print $2}}' /proc/mounts | "
+           "grep -vE '^/etc/|/docker-init$' | sort | xargs",
            "/run/beige /tools/bin /tools/packages /workspace", gvisor="mounts have other types"),
     Inside("engine-files", "those three can't be changed",
            open_for_writing("/etc/hosts /etc/hostname /etc/resolv.conf /etc/passwd"), NOTHING),
@@ -183,7 +185,7 @@ FILES = (
            _IN_WORKSPACE + "cp /usr/bin/id $d/id && chmod 6755 $d/id && $d/id -u", "64000"),
     Inside("other-agents", "no other agent's socket, workspace or launchers",
            _REACH.format(paths='"$2"/agents/* "$1"/agents/* "$2"/bus.sock'), NOTHING),
-    Inside("sockets", "no socket can be found (its own two are there, unlisted)", _SOCKETS, NOTHING),
+    Inside("sockets", "no socket outside its own directories (the two of beige's are not listed)", _SOCKETS, NOTHING),
     Inside("engine-socket", "no container engine's socket",
            _REACH.format(paths="/var/run/docker.sock /run/docker.sock /run/containerd/containerd.sock"
                                " /run/podman/podman.sock"), NOTHING),

@@ -14,7 +14,8 @@ from typing import Any
 from services.sandbox.probes import Facts, Outside
 
 Inspected = Mapping[str, Any]
-NOTHING = "none"
+NOTHING = "nothing"
+"""Not `none`, which is the name of a network mode."""
 MASKED = ("/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware")
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
@@ -44,7 +45,7 @@ def addresses(container: Inspected) -> str:
 
 
 def networks(container: Inspected) -> str:
-    return " ".join(sorted(container["NetworkSettings"]["Networks"])) or NOTHING
+    return " ".join(sorted(container["NetworkSettings"]["Networks"])) or "none"
 
 
 def published(container: Inspected) -> str:

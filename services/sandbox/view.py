@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from beige.messages import SandboxFlag
+from services.sandbox.spec import AGENT_LABEL, HOME_LABEL, SPEC_LABEL
 
 TOP = "HostConfig"
-ENGINES_OWN = frozenset({
-    "CgroupnsMode", "ConsoleSize", "Isolation", "MaskedPaths", "ReadonlyPaths", "Runtime",
+HARMLESS = frozenset({
+    *(f"HostConfig.{name}" for name in ("CgroupnsMode", "ConsoleSize", "Isolation", "MaskedPaths")),
+    *("HostConfig.ReadonlyPaths", "HostConfig.Runtime", "StopSignal", "Env.PYTHONDONTWRITEBYTECODE"),
 })  # fmt: skip
-"""Set by every engine for every container; shown, and no difference. What of them is a wall, verify knows."""
+"""Set by every engine for every container, or by our image; shown, and no difference. What of them is a
+wall, verify knows."""
+OURS = frozenset({f"Labels.{name}" for name in (HOME_LABEL, AGENT_LABEL, SPEC_LABEL)})
 _SPLIT = ("Env", "Labels", "Tmpfs")
 _ELSEWHERE = frozenset({"Image", "Hostname", "Domainname", "OnBuild"})
 
@@ -30,7 +34,7 @@ def flags(body: Mapping[str, Any], inspected: Mapping[str, Any] | None) -> list[
     engine = _flat({**inspected["Config"], TOP: inspected[TOP]})
     rows = [_row(name, wanted[name], engine.get(name)) for name in wanted]
     rows += [
-        SandboxFlag(name, None, value, differs=_plain(name) not in ENGINES_OWN)
+        SandboxFlag(name, None, value, differs=not _harmless(name))
         for name, value in engine.items()
         if name not in wanted and _normal(value) is not None and name not in _ELSEWHERE
     ]
@@ -41,8 +45,9 @@ def _row(name: str, wanted: Any, engine: Any) -> SandboxFlag:
     return SandboxFlag(name, wanted, engine, differs=_normal(wanted) != _normal(engine))
 
 
-def _plain(name: str) -> str:
-    return name.removeprefix(f"{TOP}.")
+def _harmless(name: str) -> bool:
+    """Labels come from the image too; none but ours means anything."""
+    return name in HARMLESS or (name.startswith("Labels.") and name not in OURS)
 
 
 def _flat(body: Mapping[str, Any]) -> dict[str, Any]:

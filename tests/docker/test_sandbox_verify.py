@@ -221,5 +221,5 @@ def test_show_has_every_flag_and_marks_what_differs(small_house, verified):
     assert flags["HostConfig.NetworkMode"] == {
         "name": "HostConfig.NetworkMode", "wanted": "none", "engine": "none", "differs": False,
     }  # fmt: skip
-    assert [name for name, flag in flags.items() if flag["differs"]] == ["Env.PYTHONDONTWRITEBYTECODE"]
+    assert [name for name, flag in flags.items() if flag["differs"]] == []
     assert view["limits"]["memory"] == "128m"
