@@ -63,6 +63,21 @@ def remove(
 
 
 @app.command()
+def rebuild(agent: Annotated[str, typer.Argument(help="The agent.")]) -> None:
+    """Replace an agent's container, with what runs in it, by a new one. The workspace stays.
+
+    \b
+    Example:
+      beige sandbox rebuild assistant
+    """
+    from beige.cli.calls import check_agent, run
+
+    home = Home.find()
+    check_agent(home, agent)
+    print(f"made {run(_rebuild(home, agent)).container}")
+
+
+@app.command()
 def show(
     agent: Annotated[str, typer.Argument(help="The agent.")],
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -98,16 +113,17 @@ def show(
 def _flag_rows(flags: list[Any], *, compare: bool) -> list[list[str]]:
     rows = [["", "FLAG", "BEIGE", "ENGINE"]]
     for flag in flags:
-        engine = "" if not compare else "the same" if flag.wanted == flag.engine else _cell(flag.engine)
+        same = not flag.differs and (flag.wanted is not None or flag.engine is None)
+        engine = "" if not compare else "the same" if same else _cell(flag.engine)
         rows.append(["!" if flag.differs else "", flag.name, _cell(flag.wanted), engine])
     return rows
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, width: int = CELL) -> str:
     import json
 
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= CELL else text[: CELL - 1] + "…"
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 @app.command()
@@ -147,7 +163,8 @@ def _print_verified(agent: str, results: list[Any], report: Any) -> None:
     from beige.cli.terminal import safe, table
 
     rows = [["RESULT", "SIDE", "PROBE", "SHOWS", "EXPECTED", "SEEN"]]
-    rows += [[r.status.upper(), r.side, r.id, r.shows, _cell(r.expected), _cell(r.seen)] for r in results]
+    rows += [[r.status.upper(), r.side, r.id, r.shows, _cell(r.expected, 24), _cell(r.seen, 24)]
+             for r in results]  # fmt: skip
     print(table(rows))
     for one in results:
         if one.status == "fail":
@@ -156,6 +173,15 @@ def _print_verified(agent: str, results: list[Any], report: Any) -> None:
         f"\n{agent} ({report.container}, {report.profile}, {report.runtime}): {report.passed} passed, "
         f"{len(report.failed)} failed, {len(report.skipped)} skipped"
     )
+
+
+async def _rebuild(home: Home, agent: str) -> Any:
+    from beige.cli.calls import connected
+    from beige.messages import AgentRef
+
+    async with connected(home) as bus:
+        await bus.call("sandbox.remove", AgentRef(), agent=agent, ttl_s=CONTAINER_S)
+        return await bus.call("sandbox.ensure", AgentRef(), agent=agent, ttl_s=CONTAINER_S)
 
 
 async def _show(home: Home, agent: str) -> Any:

@@ -128,14 +128,14 @@ _DIRECTORIES = (
 
 IDENTITY = (
     Inside("uid", "a command runs as the agent's uid", "id -u", "64000"),
-    Inside("gid", "and with no other group", "echo $(id -g) $(id -G)", "64000 64000"),
+    Inside("gid", "a command has the agent's group and no other", "echo $(id -g) $(id -G)", "64000 64000"),
     status("capabilities", "it has no capability, and can get none", "CapInh|CapPrm|CapEff|CapBnd|CapAmb",
            "0000000000000000"),
     status("no-new-privileges", "a set-uid program gives it nothing", "NoNewPrivs", "1",
            "its /proc has no such line"),
     status("seccomp", "its system calls are filtered", "Seccomp", "2", "the filter is around gVisor itself"),
     refused("setuid-0", "it can't become root", "os.setuid(0)"),
-    refused("setgroups", "or join a group", "os.setgroups([0])"),
+    refused("setgroups", "it can't join a group", "os.setgroups([0])"),
     Inside("chown", "it can't give a file away",
            "f=$(mktemp) && chown 1:1 $f 2>/dev/null && echo worked || echo refused; rm -f $f", "refused"),
     Inside("set-id-files", "no program with a set-uid or set-gid bit",
@@ -162,7 +162,7 @@ FILES = (
            f"awk '$2 != \"/\" && {_DISK} {{print $2}}' /proc/mounts | "
            "grep -vE '^/etc/|/docker-init$' | sort | xargs",
            "/run/beige /tools/bin /tools/packages /workspace", gvisor="mounts have other types"),
-    Inside("engine-files", "those three can't be changed",
+    Inside("engine-files", "the engine's files and the list of users can't be changed",
            open_for_writing("/etc/hosts /etc/hostname /etc/resolv.conf /etc/passwd"), NOTHING),
     Inside("tmp-noexec", "a program in /tmp does not run",
            "f=$(mktemp) && cp /bin/true $f && chmod 755 $f && $f 2>/dev/null; echo $?; rm -f $f", "126"),
@@ -171,12 +171,12 @@ FILES = (
     Inside("home-mode", "HOME is the agent's alone", "stat -c '%a %u' $HOME", "700 64000"),
     Inside("host-files", "the gateway's configuration, keys and records are not there",
            _REACH.format(paths='"$1"/config.json5 "$1"/keys "$1"/logs/audit.jsonl'), NOTHING),
-    Inside("host-files-proc", "nor through /proc",
+    Inside("host-files-proc", "the gateway's files can't be reached through /proc",
            _REACH.format(paths='/proc/self/root"$1"/config.json5 /proc/1/root"$1"/config.json5'
                                ' /proc/self/cwd/../../../..$1/config.json5'), NOTHING),
-    Inside("host-files-dots", "nor by climbing out of the workspace",
+    Inside("host-files-dots", "the gateway's files can't be reached by climbing out of the workspace",
            f'cat /workspace/../../../../../../../..$1/config.json5 >/dev/null 2>&1 {_READ}', "not reached"),
-    Inside("host-files-symlink", "nor by a symbolic link",
+    Inside("host-files-symlink", "the gateway's files can't be reached by a symbolic link",
            _IN_WORKSPACE + f'ln -s "$1" "$d/link" && cat "$d/link/config.json5" >/dev/null 2>&1 {_READ}',
            "not reached"),
     Inside("hard-link", "no hard link into the workspace can be made",
@@ -185,14 +185,14 @@ FILES = (
            _IN_WORKSPACE + "cp /usr/bin/id $d/id && chmod 6755 $d/id && $d/id -u", "64000"),
     Inside("other-agents", "no other agent's socket, workspace or launchers",
            _REACH.format(paths='"$2"/agents/* "$1"/agents/* "$2"/bus.sock'), NOTHING),
-    Inside("sockets", "no socket outside its own directories (the two of beige's are not listed)", _SOCKETS, NOTHING),
+    Inside("sockets", "no socket but its own (the two of beige's are not listed)", _SOCKETS, NOTHING),
     Inside("engine-socket", "no container engine's socket",
            _REACH.format(paths="/var/run/docker.sock /run/docker.sock /run/containerd/containerd.sock"
                                " /run/podman/podman.sock"), NOTHING),
     Inside("device-nodes", "only the six harmless devices",
            "find /dev -path /dev/pts -prune -o \\( -type b -o -type c \\) -print | sort | xargs",
            "/dev/full /dev/null /dev/random /dev/tty /dev/urandom /dev/zero", gvisor="/dev is its own"),
-    Inside("mknod", "it can't make one",
+    Inside("mknod", "no device can be made",
            "mknod /dev/shm/verify c 1 3 2>/dev/null && echo worked || echo refused; rm -f /dev/shm/verify",
            "refused"),
 )  # fmt: skip
@@ -206,7 +206,7 @@ KERNEL = (
                             " /proc/sys/vm/drop_caches"), NOTHING),
     Inside("sys-mount", "/sys is mounted read-only",
            "awk '$2 == \"/sys\" {print substr($4, 1, 2)}' /proc/mounts | sort -u", "ro"),
-    Inside("cgroup-write", "its limits can't be raised",
+    Inside("cgroup-write", "the container's limits can't be raised",
            open_for_writing("/sys/fs/cgroup/cgroup.procs /sys/fs/cgroup/*/cgroup.procs"
                             " /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max"
                             " /sys/fs/cgroup/pids/pids.max"), NOTHING),
@@ -224,10 +224,11 @@ KERNEL = (
             'check(libc.mount(b"", b"/", b"", 0x1020, None))'),
     refused("chroot", "no chroot", 'os.chroot("/")'),
     refused("ptrace", "it can't trace itself", "check(libc.ptrace(0, 0, 0, 0))"),
-    refused("ptrace-executor", "or the first process (which it could seize without stopping it)",
+    refused("ptrace-executor", "it can't trace the first process",
             "check(libc.ptrace(0x4206, 1, 0, 0))"),
-    refused("process-memory", "or read another's memory", "call(310, 270, os.getpid(), 0, 0, 0, 0, 0)"),
-    refused("pidfd-getfd", "or take its descriptors", "call(438, 438, -1, 0, 0)"),
+    refused("process-memory", "it can't read another process's memory",
+            "call(310, 270, os.getpid(), 0, 0, 0, 0, 0)"),
+    refused("pidfd-getfd", "it can't take another process's descriptors", "call(438, 438, -1, 0, 0)"),
     refused("io-uring", "no io_uring", "call(425, 425, 1, 0)"),
     refused("bpf", "no bpf", "call(321, 280, 99, 0, 0)"),
     refused("keyctl", "no kernel keyring", "call(250, 219, 0, -3, 0)"),
@@ -250,12 +251,13 @@ NETWORK = (
 EXECUTOR = (
     Inside("first-process-inside", "the container's first process is the executor", "cat /proc/1/comm",
            "init", executor=True),
-    Inside("executor-closed", "the agent can't look into it",
+    Inside("executor-closed", "the agent can't look into the executor",
            "cat /proc/1/environ 2>/dev/null | wc -c; ls /proc/1/fd 2>/dev/null | wc -l; "
            "(: >>/proc/1/mem) 2>/dev/null && echo open || echo closed", "0\n0\nclosed", executor=True,
            gvisor="/proc/PID is of its own making"),
-    Inside("executor-signals", "or end or stop it", "kill -9 1; kill -STOP 1; kill -TERM 1; echo alive",
-           "alive", executor=True, gvisor="a signal to its first process ends the sandbox"),
+    Inside("executor-signals", "the agent can't end or stop the executor",
+           "kill -9 1; kill -STOP 1; kill -TERM 1; echo alive", "alive", executor=True,
+           gvisor="a signal to its first process ends the sandbox"),
     Inside("victims", "a command is killed for memory before the executor", "cat /proc/self/oom_score_adj",
            "1000", executor=True),
 )  # fmt: skip
@@ -265,7 +267,7 @@ LIMITS = (
     Inside("core-dumps", "no core dump", "ulimit -Hc", "0"),
     Inside("open-files", "open files are bounded", "echo $(ulimit -Sn) $(ulimit -Hn)",
            lambda facts: "{} {}".format(*_limit(facts, "nofile"))),
-    Inside("processes-of-uid", "and processes of the uid", "ulimit -Hu",
+    Inside("processes-of-uid", "processes of the uid are bounded", "ulimit -Hu",
            lambda facts: str(_limit(facts, "nproc")[1])),
     Inside("file-size", "no file over the limit, not even a sparse one",
            _IN_WORKSPACE + 'truncate -s $(($(ulimit -f) * 1024 + 1)) $d/big 2>/dev/null && echo worked || '
@@ -273,10 +275,10 @@ LIMITS = (
     Inside("cgroup-memory", "the kernel holds the memory limit",
            "cat /sys/fs/cgroup/memory.max 2>/dev/null || cat /sys/fs/cgroup/memory/memory.limit_in_bytes",
            lambda facts: str(facts.host["Memory"]), gvisor=_CGROUP),
-    Inside("cgroup-pids", "and that of processes",
+    Inside("cgroup-pids", "the kernel holds the limit of processes",
            "cat /sys/fs/cgroup/pids.max 2>/dev/null || cat /sys/fs/cgroup/pids/pids.max",
            lambda facts: str(facts.host["PidsLimit"]), gvisor=_CGROUP),
-    Inside("cgroup-cpu", "and that of processor time",
+    Inside("cgroup-cpu", "the kernel holds the limit of processor time",
            "(cat /sys/fs/cgroup/cpu.max 2>/dev/null || echo $(cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us "
            "/sys/fs/cgroup/cpu/cpu.cfs_period_us)) | awk '{printf \"%.2f\\n\", $1 / $2}'", _cpu,
            gvisor=_CGROUP),
@@ -319,10 +321,10 @@ ABUSE = (
     Inside("abuse-tmp", "the /tmp in memory can't grow beyond its size",
            "f=$(mktemp) && head -c $(($5 + 1048576)) /dev/zero >$f 2>/dev/null && echo worked || "
            "echo refused; rm -f $f", "refused", abuse=True),
-    Inside("abuse-inodes", "nor hold any number of files",
+    Inside("abuse-inodes", "the /tmp in memory can't hold any number of files",
            "d=$(mktemp -d) && cd $d && seq 20000 | xargs touch 2>/dev/null && echo worked || echo refused; "
            "rm -rf $d", "refused", abuse=True),
-    Inside("abuse-survived", "and the sandbox still serves", "id -u", "64000", abuse=True),
+    Inside("abuse-survived", "after all that the sandbox still serves", "id -u", "64000", abuse=True),
 )  # fmt: skip
 
 INSIDE: tuple[Inside, ...] = (*IDENTITY, *FILES, *KERNEL, *NETWORK, *EXECUTOR, *LIMITS, *ABUSE)

@@ -156,7 +156,7 @@ OUTSIDE: tuple[Outside, ...] = (
     Outside("links", "no link to another container", host("Links"), NOTHING),
     Outside("root-flag", "the root file system is read-only", host("ReadonlyRootfs"), "true"),
     Outside("cap-drop", "all capabilities are dropped", host("CapDrop"), '["ALL"]'),
-    Outside("cap-add", "none is added", host("CapAdd"), NOTHING),
+    Outside("cap-add", "no capability is added", host("CapAdd"), NOTHING),
     Outside("privileged", "not privileged", host("Privileged"), "false"),
     Outside("nnp-flag", "no-new-privileges", no_new_privileges, "set"),
     Outside("seccomp-profile", "beige's own seccomp profile, byte for byte",

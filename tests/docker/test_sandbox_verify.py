@@ -214,6 +214,13 @@ def test_a_wall_that_is_missing_is_named_and_the_exit_code_says_so(make_house, s
     assert "failed: privilege-tools" in log
 
 
+def test_a_rebuilt_container_is_another_one(small_house, verified):
+    before = docker("inspect", "--format={{.Id}}", small_house.container("small"))
+    done = beige(small_house.home, "sandbox", "rebuild", "small")
+    assert done.stdout == f"made {small_house.container('small')}\n", done.stderr
+    assert docker("inspect", "--format={{.Id}}", small_house.container("small")) != before
+
+
 def test_show_has_every_flag_and_marks_what_differs(small_house, verified):
     done = beige(small_house.home, "sandbox", "show", "small", "--json")
     view = json.loads(done.stdout)
