@@ -1,5 +1,8 @@
 """Who may call what: the whole matrix, written out once more by hand."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from beige import messages, wire
@@ -9,6 +12,7 @@ from broker.identity import Refusal, settle
 
 OPERATOR = messages.GOVERNED | {
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
+    *("sandbox.show", "sandbox.verify"),
 }
 ALLOWED = {
     "cli": OPERATOR,
@@ -68,6 +72,12 @@ def test_every_governed_call_passes_policy_then_audit_then_executor_then_audit(m
         assert way == ((1, "policy"), (2, "audit"), (3, service), (4, "audit"))
     else:
         assert way == ((0, service),)
+
+
+def test_the_protocol_page_lists_the_direct_methods():
+    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+    section = page.partition("## Direct methods")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z.]+)` \|", section, re.MULTILINE)) == OPERATED | BUS
 
 
 def test_only_operators_name_agents_and_only_the_bridge_stamps():
