@@ -136,6 +136,54 @@ class SandboxList(Body):
     sandboxes: list[SandboxInfo]
 
 
+class VerifyRequest(Body):
+    abuse: bool = False
+    """Also use the limits up: processes, memory, /tmp. Other commands of the agent may suffer."""
+
+
+class ProbeResult(Body):
+    """One probe of `sandbox.verify`, in the order they ran."""
+
+    id: str
+    side: Literal["inside", "outside"]
+    shows: str
+    status: Literal["pass", "fail", "skip"]
+    expected: str
+    seen: str
+    """What was seen: from inside, whatever the container said; of a skipped probe, why."""
+    number: int
+    total: int
+
+
+class VerifyResult(Body):
+    container: str
+    runtime: str
+    profile: str
+    executor: str
+    passed: int
+    failed: list[str]
+    skipped: list[str]
+    """Ids."""
+
+
+class SandboxFlag(Body):
+    """One flag of a container; values as in the engine's API, None where that side says nothing."""
+
+    name: str
+    wanted: Any = None
+    engine: Any = None
+    differs: bool = False
+    """The two sides disagree, or the engine has what nobody asked for."""
+
+
+class SandboxView(Body):
+    info: SandboxInfo
+    runtime: str
+    limits: dict[str, str]
+    """From the configuration."""
+    flags: list[SandboxFlag]
+
+
 # --- tools -----------------------------------------------------------------------------------------
 
 
@@ -294,6 +342,8 @@ METHODS: dict[str, Method] = {
     "sandbox.ensure": Method(AgentRef, SandboxInfo),
     "sandbox.list": Method(Empty, SandboxList),
     "sandbox.remove": Method(AgentRef, SandboxInfo),
+    "sandbox.show": Method(AgentRef, SandboxView),
+    "sandbox.verify": Method(VerifyRequest, VerifyResult, ProbeResult),
     "tools.call": Method(ToolCall, ToolResult),
     "llm.prompt": Method(PromptRequest, PromptResult, PromptEvent),
     "policy.lease": Method(LeaseRequest, LeaseResult, LeaseItem),

@@ -15,7 +15,10 @@ Station = tuple[int, str]
 
 CORE_TOOLS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})
 GOVERNED = CORE_TOOLS | {"tools.call"}
-OPERATED = frozenset({"llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove"})
+OPERATED = frozenset({
+    "llm.prompt",
+    *("sandbox.ensure", "sandbox.list", "sandbox.remove", "sandbox.show", "sandbox.verify"),
+})  # fmt: skip
 BUS = frozenset({"bus.stats"})
 LEASES = frozenset({"policy.lease"})
 """Direct, but only for the agent of a prompt being served: an llm worker in hostile hands gets no

@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum
+from typing import Any
 
 from beige.config import AgentConfig, Config
 from beige.errors import BeigeError, Failed, NotFound, Overloaded, TooLarge
@@ -24,7 +25,14 @@ from services.sandbox.engine import Container, Engine
 from services.sandbox.failure import EngineError, Kind
 from services.sandbox.fallback import DockerExecChannel
 from services.sandbox.listener import ExecListener, Identity
-from services.sandbox.spec import ContainerSpec, container_name, container_spec, home_digest, own_environment
+from services.sandbox.spec import (
+    SPEC_LABEL,
+    ContainerSpec,
+    container_name,
+    container_spec,
+    home_digest,
+    own_environment,
+)
 
 MAX_RUNNING = 32
 """Calls of one agent at once. The service's capacity is this times the agents: one agent's hundred
@@ -147,6 +155,14 @@ class Sandbox:
             executor=channel.kind if channel else "",
             created=found.created if found else "",
         )
+
+    async def described(self) -> tuple[ContainerSpec, dict[str, Any] | None]:
+        """What the container should be, and the engine's whole answer about the one there is, if any."""
+        specs = [self._spec(executor=executor) for executor in (True, False)]
+        with self._translated():
+            found = await self._engine.describe(specs[0].name)
+        made_from = ((found or {}).get("Config", {}).get("Labels") or {}).get(SPEC_LABEL)
+        return next((spec for spec in specs if spec.digest == made_from), specs[0]), found
 
     async def remove(self) -> None:
         """End everything in the container and remove it; the workspace stays."""

@@ -93,8 +93,13 @@ class Engine:
 
     async def inspect(self, container: str) -> Container | None:
         """By id or name; None if there is none."""
+        found = await self.describe(container)
+        return None if found is None else _container(found)
+
+    async def describe(self, container: str) -> dict[str, Any] | None:
+        """The engine's whole answer about it (`GET /containers/ID/json`); None if there is none."""
         try:
-            return _container(await self._call(lambda api: api.inspect_container(container)))
+            return dict(await self._call(lambda api: api.inspect_container(container)))
         except EngineError as error:
             if error.kind is Kind.CONTAINER_MISSING:
                 return None

@@ -10,14 +10,26 @@ from typing import Any
 from beige.bus import Bus, Handler, Request
 from beige.config import Config, load
 from beige.errors import ConfigError, Malformed
-from beige.messages import AgentRef, Empty, ExecRequest, ExecResult, SandboxInfo, SandboxList
-from beige.paths import image_dir
+from beige.messages import (
+    AgentRef,
+    Empty,
+    ExecRequest,
+    ExecResult,
+    SandboxInfo,
+    SandboxList,
+    SandboxView,
+    VerifyRequest,
+    VerifyResult,
+)
+from beige.paths import Home, image_dir
 from beige.process import Context
 from services.sandbox.commands import execute
 from services.sandbox.containers import MAX_RUNNING, Sandbox, Sandboxes
 from services.sandbox.engine import Engine
 from services.sandbox.failure import EngineError
 from services.sandbox.files import Files
+from services.sandbox.verify import Verification, summary
+from services.sandbox.view import flags
 
 OPERATOR_CALLS = 16
 DRAIN_S = 2.0
@@ -30,7 +42,7 @@ async def main(context: Context) -> None:
     config = load(context.home)
     engine = Engine()
     sandboxes = Sandboxes(context.home, config, engine, seccomp_profile(), context.log)
-    service = Service(sandboxes, config)
+    service = Service(sandboxes, config, context.home, context.log)
     bus = Bus(context.home, context.user)
     capacity = MAX_RUNNING * len(config.agents) + OPERATOR_CALLS
     bus.serve("sandbox", service.handlers(), capacity=max(64, capacity), drain_s=DRAIN_S)
@@ -84,8 +96,8 @@ async def remove_all(sandboxes: Sandboxes, log: logging.Logger) -> None:
 class Service:
     """The handlers: each finds its agent's sandbox, bounded per agent."""
 
-    def __init__(self, sandboxes: Sandboxes, config: Config) -> None:
-        self._sandboxes = sandboxes
+    def __init__(self, sandboxes: Sandboxes, config: Config, home: Home, log: logging.Logger) -> None:
+        self._sandboxes, self._home, self._log = sandboxes, home, log
         self._files = {agent: Files(sandboxes.of(agent)) for agent in config.agents}
 
     def handlers(self) -> dict[str, Handler]:
@@ -97,6 +109,8 @@ class Service:
             "sandbox.ensure": self._ensure,
             "sandbox.list": self._list,
             "sandbox.remove": self._remove,
+            "sandbox.show": self._show,
+            "sandbox.verify": self._verify,
         }
 
     async def close(self) -> None:
@@ -131,3 +145,24 @@ class Service:
         sandbox = self._sandbox(request)
         await sandbox.remove()
         return await sandbox.info()
+
+    async def _show(self, request: Request, _: AgentRef) -> SandboxView:
+        sandbox = self._sandbox(request)
+        spec, found = await sandbox.described()
+        limits = sandbox.config.sandbox.model_dump(by_alias=True, exclude={"image", "profile", "runtime"})
+        return SandboxView(
+            info=await sandbox.info(),
+            runtime=str((found or spec.body)["HostConfig"].get("Runtime") or ""),
+            limits={name: str(value) for name, value in limits.items()},
+            flags=flags(spec.body, found),
+        )
+
+    async def _verify(self, request: Request, body: VerifyRequest) -> VerifyResult:
+        sandbox = self._sandbox(request)
+        verification = Verification(sandbox, self._home, sandbox.config.sandbox.profile)
+        async with sandbox.place():
+            async for result in verification.run(body):
+                await request.send(result)
+        report = verification.report()
+        summary(report, self._log, sandbox.agent)
+        return report

@@ -1,5 +1,8 @@
 """Who may call what: the whole matrix, written out once more by hand."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from beige import messages, wire
@@ -9,6 +12,7 @@ from broker.identity import Refusal, settle
 
 OPERATOR = messages.GOVERNED | {
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
+    *("sandbox.show", "sandbox.verify"),
 }
 ALLOWED = {
     "cli": OPERATOR,
@@ -77,6 +81,12 @@ def test_a_lease_is_only_for_the_agent_of_a_prompt_being_served():
     header.agent = "travel"
     with pytest.raises(Refusal, match="may not name an agent"):
         settle(peer_of("llm"), header, {})
+
+
+def test_the_protocol_page_lists_the_direct_methods():
+    page = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+    section = page.partition("## Direct methods")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z.]+)` \|", section, re.MULTILINE)) == OPERATED | BUS
 
 
 def test_only_operators_name_agents_and_only_the_bridge_stamps():
