@@ -10,6 +10,7 @@ set -euo pipefail
 
 LOG=${BEIGE_DOCKERD_LOG:-/var/log/beige-dockerd.log}
 PIDFILE=/var/run/docker.pid
+CONTAINERD_PIDFILE=/var/run/docker/containerd/containerd.pid
 START_DEADLINE_S=60
 export DEBIAN_FRONTEND=noninteractive
 
@@ -61,13 +62,24 @@ install_packages() {
 
 dockerd_pid() { pidof dockerd 2>/dev/null || true; }
 
+# pidof leaves zombies out.
+forget_dead_containerd() {
+    local named
+    named=$(cat "$CONTAINERD_PIDFILE" 2>/dev/null) || return 0
+    if ! pidof containerd 2>/dev/null | tr ' ' '\n' | grep -qxF -- "$named"; then
+        rm -f "$CONTAINERD_PIDFILE"
+    fi
+}
+
 start_by_hand() {
     if ! [ -d /sys/fs/cgroup/memory ] && ! [ -f /sys/fs/cgroup/cgroup.controllers ]; then
         say "no cgroups are mounted under /sys/fs/cgroup: containers could not be limited here"
         exit 1
     fi
-    # A pid file that survived a reboot may name a stranger; dockerd would refuse to start.
+    # A pid file that survived a reboot or a kill -9 may name a stranger, or a process that is dead but not
+    # reaped: dockerd would refuse to start, or wait for a containerd that never answers.
     rm -f "$PIDFILE"
+    forget_dead_containerd
     say "starting dockerd, log in $LOG"
     setsid nohup dockerd >>"$LOG" 2>&1 </dev/null &
     disown
