@@ -32,9 +32,18 @@ _verdict = msgspec.msgpack.Decoder(Verdict)
 def request_digest(header: Header, body: bytes) -> bytes:
     """SHA-256 over everything that decides what a call does and for whom."""
     named = _encode(
-        [header.call, header.parent_call, header.service, header.method, header.agent, header.session,
-         header.channel, header.src]
-    )  # fmt: skip
+        [
+            header.call,
+            header.parent_call,
+            header.service,
+            header.method,
+            header.agent,
+            header.session,
+            header.channel,
+            header.src,
+            header.idem,  # it permits a second execution, so a broker must not be able to add it
+        ]
+    )
     return hashlib.sha256(hashlib.sha256(named).digest() + body).digest()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Literal, Protocol
 
@@ -36,7 +37,7 @@ class Port(Protocol):
         """Close the peer's connection and keep its user out for a while."""
 
 
-class Links:
+class Links(ABC):
     """The sessions of all peers."""
 
     def __init__(self, port: Port, epoch: int) -> None:
@@ -48,9 +49,9 @@ class Links:
         self._suspects: list[tuple[float, int, Peer]] = []
         self._order = itertools.count()
 
+    @abstractmethod
     def peer_lost(self, peer: Peer) -> None:
         """Called once when a session is over."""
-        raise NotImplementedError
 
     def add_peer(self, peer: Peer) -> None:
         self.peers[peer.rid] = peer

@@ -219,6 +219,9 @@ def test_a_replayed_call_runs_once(corridor):
         await server._handle(Request(executor.bus, header, EXEC))
         with pytest.raises(Denied, match="already"):
             await server._handle(Request(executor.bus, header, EXEC))
+        header.idem = "again"  # would permit a second execution, if the broker could add it
+        with pytest.raises(Denied, match="verdict is not policy's"):
+            await server._handle(Request(executor.bus, header, EXEC))
         assert len(executor.ran) == 1
 
     in_house(corridor.home, play)

@@ -27,7 +27,7 @@ def test_an_honest_verdict_is_read():
     "other",
     [
         {"call": "e-2"}, {"parent_call": "e-0"}, {"service": "sandbox"}, {"method": "exec"}, {"agent": "x"},
-        {"session": "x"}, {"channel": "x"}, {"src": "cli/0"}, {"body": b"other"},
+        {"session": "x"}, {"channel": "x"}, {"src": "cli/0"}, {"idem": "again"}, {"body": b"other"},
     ],
     ids=str,
 )  # fmt: skip
