@@ -21,7 +21,9 @@ import uvloop
 import zmq
 
 from beige.bus import Bus
-from beige.messages import Empty, ExecRequest, SandboxInfo, SandboxList, ToolCall, ToolResult
+from beige.messages.base import Empty
+from beige.messages.sandbox import ExecRequest, SandboxInfo, SandboxList
+from beige.messages.tools import ToolCall, ToolResult
 from beige.paths import Home
 
 PAYLOAD = 200

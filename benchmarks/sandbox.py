@@ -14,7 +14,7 @@ from statistics import median
 import docker
 
 from beige.bus import Bus
-from beige.messages import ExecRequest, ExecResult
+from beige.messages.sandbox import ExecRequest, ExecResult
 from beige.testing import House
 from benchmarks.rig import Peer, Row, alternate, row
 from services.sandbox.spec import container_name

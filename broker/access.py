@@ -16,10 +16,10 @@ Station = tuple[int, str]
 CORE_TOOLS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})
 GOVERNED = CORE_TOOLS | {"tools.call"}
 OPERATED = frozenset({
-    "llm.prompt",
+    *("llm.prompt", "llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
     *("sandbox.ensure", "sandbox.list", "sandbox.remove", "sandbox.show", "sandbox.verify"),
 })  # fmt: skip
-BUS = frozenset({"bus.stats"})
+BUS = frozenset({"bus.stats", "bus.cancel"})
 LEASES = frozenset({"policy.lease"})
 """Direct, but only for the agent of a prompt being served: an llm worker in hostile hands gets no
 lease for another agent's models (`tests/processes/test_leases.py`)."""

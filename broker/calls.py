@@ -103,6 +103,12 @@ class Call:
     def service(self) -> str:
         return self.way[self.station][1]
 
+    def is_prompt_of(self, agent: str, session: str) -> bool:
+        header = self.header
+        return (header.service, header.method, header.agent, header.session) == (
+            "llm", "prompt", agent, session,
+        )  # fmt: skip
+
     @property
     def governed(self) -> bool:
         return len(self.way) > 1

@@ -399,6 +399,13 @@ class Core(Links):
         if call is not None:
             self.abort(call, "cancelled", "the caller cancelled")
 
+    def cancel_prompts(self, agent: str, session: str) -> int:
+        """End the prompts of a session, running or waiting, whoever made them. How many there were."""
+        prompts = [call for call in self.calls.values() if call.is_prompt_of(agent, session)]
+        for call in prompts:
+            self.abort(call, "cancelled", "an operator cancelled the session's prompts")
+        return len(prompts)
+
     # --- time ----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:

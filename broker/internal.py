@@ -28,10 +28,25 @@ class Internal:
 
     def answer(self, peer: Peer, header: Header, body: Body) -> tuple[Header, Body]:
         try:
-            reply = self._stats() if header.method == "stats" else self._tap(bytes(body))
+            reply = self._reply(header, bytes(body))
         except wire.DECODE_ERRORS as error:
             return Header(type=wire.ERR, id=header.id, code="malformed"), wire.error_body(str(error))
         return Header(type=wire.REPLY, id=header.id), msgspec.msgpack.encode(reply)
+
+    def _reply(self, header: Header, body: bytes) -> dict[str, object]:
+        match header.method:
+            case "stats":
+                return self._stats()
+            case "cancel":
+                return self._cancel(header)
+            case _:
+                return self._tap(body)
+
+    def _cancel(self, header: Header) -> dict[str, object]:
+        assert self.core is not None
+        if not header.agent or not header.session:
+            raise msgspec.ValidationError("bus.cancel needs an agent and a session")
+        return {"cancelled": self.core.cancel_prompts(header.agent, header.session)}
 
     def _tap(self, body: bytes) -> dict[str, object]:
         request = msgspec.msgpack.decode(body, type=_TapRequest)

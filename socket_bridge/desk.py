@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from beige.errors import BeigeError, Failed, Overloaded, TooLarge
-from beige.messages import ToolResult
+from beige.messages.tools import ToolResult
 from socket_bridge import protocol
 from socket_bridge.protocol import Line, ToolRequest
 

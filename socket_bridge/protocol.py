@@ -17,7 +17,8 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from beige.errors import BeigeError, Malformed, TooLarge
-from beige.messages import Argument, ToolResult
+from beige.messages.base import Argument
+from beige.messages.tools import ToolResult
 from beige.wire import DECODE_ERRORS
 
 MAX_LINE = 1024 * 1024

@@ -7,7 +7,7 @@ import asyncio
 from beige.bus import Bus
 from beige.config import load
 from beige.errors import Unavailable
-from beige.messages import ToolCall, ToolResult
+from beige.messages.tools import ToolCall, ToolResult
 from beige.plugins import MAX_TIMEOUT_S
 from beige.process import Context
 from socket_bridge.desk import Desk, Relay

@@ -48,7 +48,7 @@ async def _exec(
 ) -> int:
     from beige.cli.calls import CHANNEL, connected
     from beige.cli.terminal import Writer, emit
-    from beige.messages import ExecRequest
+    from beige.messages.sandbox import ExecRequest
     from beige.wire import MAX_TTL_S
 
     request = ExecRequest(argv=argv, cwd=cwd, timeout_s=timeout_s, stdin=stdin)

@@ -12,7 +12,7 @@ from beige.paths import Home
 
 if TYPE_CHECKING:
     from beige.cli.terminal import Writer
-    from beige.messages import PromptEvent, PromptResult
+    from beige.messages.llm import PromptEvent, PromptResult
 
 ARGUMENT_WIDTH = 100
 
@@ -60,7 +60,7 @@ def latest_session(home: Home, agent: str) -> str:
 async def _turn(home: Home, agent: str, text: str, session: str, json_output: bool) -> None:
     from beige.cli.calls import CHANNEL, connected
     from beige.cli.terminal import Writer
-    from beige.messages import PromptRequest
+    from beige.messages.llm import PromptRequest
     from beige.wire import MAX_TTL_S
 
     view = JsonView() if json_output else TextView(Writer(sys.stdout), Writer(sys.stderr))

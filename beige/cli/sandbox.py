@@ -177,7 +177,7 @@ def _print_verified(agent: str, results: list[Any], report: Any) -> None:
 
 async def _rebuild(home: Home, agent: str) -> Any:
     from beige.cli.calls import connected
-    from beige.messages import AgentRef
+    from beige.messages.base import AgentRef
 
     async with connected(home) as bus:
         await bus.call("sandbox.remove", AgentRef(), agent=agent, ttl_s=CONTAINER_S)
@@ -186,7 +186,7 @@ async def _rebuild(home: Home, agent: str) -> Any:
 
 async def _show(home: Home, agent: str) -> Any:
     from beige.cli.calls import connected
-    from beige.messages import AgentRef
+    from beige.messages.base import AgentRef
 
     async with connected(home) as bus:
         return await bus.call("sandbox.show", AgentRef(), agent=agent, ttl_s=CONTAINER_S)
@@ -195,7 +195,7 @@ async def _show(home: Home, agent: str) -> Any:
 async def _verify(home: Home, agent: str, abuse: bool) -> tuple[list[Any], Any]:
     from beige.cli.calls import connected
     from beige.cli.terminal import Progress
-    from beige.messages import VerifyRequest
+    from beige.messages.sandbox import VerifyRequest
 
     progress, results = Progress(), []
     try:
@@ -214,7 +214,7 @@ async def _verify(home: Home, agent: str, abuse: bool) -> tuple[list[Any], Any]:
 
 async def _list(home: Home) -> list[Any]:
     from beige.cli.calls import connected
-    from beige.messages import Empty
+    from beige.messages.base import Empty
 
     async with connected(home) as bus:
         return list((await bus.call("sandbox.list", Empty(), ttl_s=CONTAINER_S)).sandboxes)
@@ -222,7 +222,7 @@ async def _list(home: Home) -> list[Any]:
 
 async def _remove(home: Home, agents: list[str]) -> list[str]:
     from beige.cli.calls import connected
-    from beige.messages import AgentRef, Empty
+    from beige.messages.base import AgentRef, Empty
 
     async with connected(home) as bus:
         if not agents:

@@ -57,7 +57,7 @@ async def collect(home: Home) -> dict[str, Any]:
 async def _stats(home: Home) -> Any:
     from beige.cli.calls import connected
     from beige.errors import BeigeError
-    from beige.messages import Empty
+    from beige.messages.base import Empty
 
     try:
         async with connected(home) as bus:

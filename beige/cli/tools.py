@@ -45,7 +45,7 @@ async def _call(home: Home, agent: str, tool: str, args: list[str], json_output:
 
     from beige.cli.calls import CHANNEL, connected
     from beige.cli.terminal import Writer, emit
-    from beige.messages import ToolCall
+    from beige.messages.tools import ToolCall
 
     async with connected(home) as bus:
         result = await bus.call("tools.call", ToolCall(tool, args), agent=agent, channel=CHANNEL, ttl_s=600.0)

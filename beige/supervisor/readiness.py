@@ -10,7 +10,8 @@ from pathlib import Path
 
 from beige.bus import Bus
 from beige.errors import BeigeError, Failed, Unavailable
-from beige.messages import BusStats, Empty
+from beige.messages.base import Empty
+from beige.messages.bus import BusStats
 from beige.paths import Home
 from beige.supervisor.control import Control, ProcessState
 from beige.supervisor.programs import CLI_USER

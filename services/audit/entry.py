@@ -13,7 +13,9 @@ import msgspec
 
 from beige.auditlog import Record, escape_json
 from beige.errors import Malformed
-from beige.messages import METHODS, ExecRequest, PatchRequest, ReadRequest, ToolCall, WriteRequest
+from beige.messages import METHODS
+from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
+from beige.messages.tools import ToolCall
 from beige.wire import DECODE_ERRORS, Header, Outcome
 
 ARGS_LIMIT = 32 * 1024

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from beige.messages import PromptEvent, PromptResult
+from beige.messages.llm import PromptEvent, PromptResult
 from services.llm.conversation import (
     AnyEntry,
     Assistant,

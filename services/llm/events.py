@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from beige.messages import PromptEvent, PromptResult
+from beige.messages.llm import PromptEvent, PromptResult
 from services.llm.conversation import AnyEntry, Assistant, Prompt, ToolCall, ToolResult
 from services.llm.providers.failures import ModelError
 

@@ -14,7 +14,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import cast
 
 from beige.errors import BeigeError, Cancelled, PeerLost
-from beige.messages import LeaseItem, LeaseReport, LeaseRequest, LeaseResult, encode
+from beige.messages import encode
+from beige.messages.policy import LeaseItem, LeaseReport, LeaseRequest, LeaseResult
 from beige.wire import MAX_TTL_S
 from services.llm.providers.failures import ModelError
 from services.llm.toolbox import Caller, OpenCall

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Any, Protocol
 
 from beige.config import AgentConfig
-from beige.messages import LeaseReport
+from beige.messages.policy import LeaseReport
 from services.llm.conversation import Message
 from services.llm.events import MessageDone, ModelEvent, MovedOn
 from services.llm.fallback import PAUSES_S, Choice, Pool, Round

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Protocol
 
 from beige.errors import Cancelled, Failed
-from beige.messages import PromptEvent, PromptResult
+from beige.messages.llm import PromptEvent, PromptResult
 from services.llm.conversation import AnyEntry, Message, Prompt, ToolCall, ToolResult
 from services.llm.core import Turn
 from services.llm.events import (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from beige.bus import Bus, Request
 from beige.config import Config, load
 from beige.errors import BeigeError, Cancelled, Failed, NotFound
-from beige.messages import PromptEvent, PromptRequest, PromptResult
+from beige.messages.llm import PromptEvent, PromptRequest, PromptResult
 from beige.paths import Home
 from beige.process import Context
 from services.llm.conversation import Context as SessionContext

@@ -14,7 +14,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from beige.errors import BeigeError, Cancelled, Malformed
-from beige.messages import INLINE_LIMIT, ExecRequest, PatchRequest, PromptEvent, ReadRequest, WriteRequest
+from beige.messages.base import INLINE_LIMIT
+from beige.messages.llm import PromptEvent
+from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
 from beige.wire import CHUNK, WINDOW_ITEMS
 from services.llm.conversation import Result, Text, ToolCall, ToolResult
 from services.llm.tools import (

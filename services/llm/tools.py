@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from beige.errors import BeigeError, Denied, PeerLost
-from beige.messages import ExecResult, PatchResult, ReadResult, WriteResult
+from beige.messages.sandbox import ExecResult, PatchResult, ReadResult, WriteResult
 from services.llm.conversation import Image as ImageBlock
 from services.llm.conversation import Result, Text, ToolCall
 

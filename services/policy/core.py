@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from beige.errors import Malformed
-from beige.messages import METHODS, ToolCall
+from beige.messages import METHODS
+from beige.messages.tools import ToolCall
 from beige.wire import DECODE_ERRORS
 
 CORE_METHODS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})

@@ -16,7 +16,7 @@ import msgspec
 
 from beige.bus.credit import Receiver
 from beige.errors import Denied, Malformed, Overloaded, PeerLost
-from beige.messages import LeaseItem, LeaseReport, LeaseRequest, LeaseResult
+from beige.messages.policy import LeaseItem, LeaseReport, LeaseRequest, LeaseResult
 from beige.wire import DECODE_ERRORS
 from services.policy import health
 from services.policy.leases import Cooldowns, ModelKey, Slots, Ticket, allowed_model

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from beige.messages import LeaseReport
+from beige.messages.policy import LeaseReport
 
 ModelKey = tuple[str, str]
 """Provider and model, as in the configuration."""

@@ -10,7 +10,7 @@ import msgspec
 
 from beige import wire
 from beige.errors import Malformed, TooLarge
-from beige.messages import ExecItem, ExecRequest, ExecResult
+from beige.messages.sandbox import ExecItem, ExecRequest, ExecResult
 from beige.wire import Outcome
 from services.sandbox.channel import Captured, Command, Exit
 from services.sandbox.containers import Sandbox

@@ -17,7 +17,7 @@ from typing import Any
 
 from beige.config import AgentConfig, Config
 from beige.errors import BeigeError, Failed, NotFound, Overloaded, TooLarge
-from beige.messages import SandboxInfo
+from beige.messages.sandbox import SandboxInfo
 from beige.paths import Home
 from services.sandbox import failure, launchers, workspace
 from services.sandbox.channel import CannotRun, Channel, ChannelLost, Command, Exit, OnOutput

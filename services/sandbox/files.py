@@ -15,8 +15,8 @@ from typing import Protocol
 
 from beige import wire
 from beige.errors import BeigeError, Failed, Malformed, TooLarge
-from beige.messages import (
-    INLINE_LIMIT,
+from beige.messages.base import INLINE_LIMIT
+from beige.messages.sandbox import (
     PatchRequest,
     PatchResult,
     ReadRequest,

@@ -10,9 +10,8 @@ from typing import Any
 from beige.bus import Bus, Handler, Request
 from beige.config import Config, load
 from beige.errors import ConfigError, Malformed
-from beige.messages import (
-    AgentRef,
-    Empty,
+from beige.messages.base import AgentRef, Empty
+from beige.messages.sandbox import (
     ExecRequest,
     ExecResult,
     SandboxInfo,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 from beige.errors import Failed
-from beige.messages import ProbeResult, VerifyRequest, VerifyResult
+from beige.messages.sandbox import ProbeResult, VerifyRequest, VerifyResult
 from beige.paths import Home
 from services.sandbox.channel import Command, Exit
 from services.sandbox.commands import environment, exit_code

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from beige.messages import SandboxFlag
+from beige.messages.sandbox import SandboxFlag
 from services.sandbox.spec import AGENT_LABEL, HOME_LABEL, SPEC_LABEL
 
 TOP = "HostConfig"

@@ -8,7 +8,7 @@ import os
 from beige.bus import Bus
 from beige.errors import BeigeError
 from beige.keys import read_secret
-from beige.messages import TapRequest
+from beige.messages.bus import TapRequest
 from beige.process import Context
 from services.tap.feed import Feed
 from services.tap.relay import Relay

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from beige.config import Config
 from beige.errors import NotFound
-from beige.messages import ToolCall, ToolResult
+from beige.messages.tools import ToolCall, ToolResult
 from beige.paths import Home, private_directory
 from beige.plugins import Manifest, deep_merge, load_manifest, resolve_plugin_dir
 from beige.wire import Outcome

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from beige.bus import Bus, Request
 from beige.config import load
-from beige.messages import ToolCall, ToolResult
+from beige.messages.tools import ToolCall, ToolResult
 from beige.process import Context
 from services.tools.host import build
 from services.tools.plugin_process import CALLS_PER_PLUGIN

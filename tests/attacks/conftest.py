@@ -25,7 +25,8 @@ from typing import Any
 import pytest
 
 from beige.bus import Bus
-from beige.messages import AgentRef, ExecRequest, ExecResult
+from beige.messages.base import AgentRef
+from beige.messages.sandbox import ExecRequest, ExecResult
 from beige.paths import Home
 from beige.supervisor import leftovers, lifecycle
 from beige.testing import short_home

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from beige.messages import PromptRequest
+from beige.messages.llm import PromptRequest
 from beige.supervisor import leftovers
 from beige.supervisor.control import Control
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from beige.messages import ExecRequest
+from beige.messages.sandbox import ExecRequest
 
 pytestmark = pytest.mark.docker
 

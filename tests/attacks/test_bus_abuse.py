@@ -8,7 +8,8 @@ import pytest
 
 from beige import wire
 from beige.keys import read_secret
-from beige.messages import PromptRequest, PromptResult, encode
+from beige.messages import encode
+from beige.messages.llm import PromptRequest, PromptResult
 from beige.testing import RawPeer
 from beige.testing.zmtp import Zmtp
 from beige.wire import Header, decode_header, encode_header

@@ -13,8 +13,9 @@ from beige import wire
 from beige.bus import Bus
 from beige.errors import Denied
 from beige.keys import read_secret
-from beige.messages import ExecRequest, ExecResult, PromptRequest, PromptResult
 from beige.messages import encode as encode_body
+from beige.messages.llm import PromptRequest, PromptResult
+from beige.messages.sandbox import ExecRequest, ExecResult
 from beige.testing import RawPeer
 from beige.wire import Header
 

@@ -13,7 +13,7 @@ import pytest
 
 from beige.auditlog import MAX_LINE
 from beige.errors import BeigeError
-from beige.messages import ReadRequest
+from beige.messages.sandbox import ReadRequest
 
 pytestmark = pytest.mark.docker
 

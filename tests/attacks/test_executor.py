@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from beige.messages import ExecRequest
+from beige.messages.sandbox import ExecRequest
 
 pytestmark = pytest.mark.docker
 

@@ -12,7 +12,7 @@ import pwd
 import pytest
 
 from beige.errors import BeigeError
-from beige.messages import PatchRequest, ReadRequest, WriteRequest
+from beige.messages.sandbox import PatchRequest, ReadRequest, WriteRequest
 
 pytestmark = pytest.mark.docker
 

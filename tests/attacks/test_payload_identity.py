@@ -11,7 +11,7 @@ import asyncio
 import pytest
 
 from beige.errors import Malformed
-from beige.messages import ExecRequest
+from beige.messages.sandbox import ExecRequest
 
 pytestmark = pytest.mark.docker
 

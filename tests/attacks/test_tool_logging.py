@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from beige.errors import BeigeError
-from beige.messages import PatchRequest, ReadRequest, WriteRequest
+from beige.messages.sandbox import PatchRequest, ReadRequest, WriteRequest
 from beige.supervisor.control import Control
 
 pytestmark = pytest.mark.docker

@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 
 from beige.errors import BeigeError, NotFound
-from beige.messages import AgentRef, PatchRequest, PromptRequest, ReadRequest, WriteRequest
+from beige.messages.base import AgentRef
+from beige.messages.llm import PromptRequest
+from beige.messages.sandbox import PatchRequest, ReadRequest, WriteRequest
 
 pytestmark = pytest.mark.docker
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from beige.bus import Bus
-from beige.messages import ExecRequest, ExecResult
+from beige.messages.sandbox import ExecRequest, ExecResult
 from beige.paths import Home
 from beige.testing import House, short_home
 from services.sandbox import image

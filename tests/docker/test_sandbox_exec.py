@@ -9,7 +9,7 @@ import time
 import pytest
 
 from beige.errors import Cancelled, Malformed, NotFound, Overloaded, TooLarge
-from beige.messages import ExecRequest
+from beige.messages.sandbox import ExecRequest
 
 pytestmark = pytest.mark.docker
 

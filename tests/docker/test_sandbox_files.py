@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from beige.errors import BeigeError, Denied, Failed, Malformed, NotFound, TooLarge
-from beige.messages import ExecRequest, PatchRequest, ReadRequest, WriteRequest
+from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
 
 pytestmark = pytest.mark.docker
 

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from beige.errors import BeigeError, Failed, NotFound, Unavailable
-from beige.messages import AgentRef, Empty, ExecRequest, PatchRequest, ReadRequest, WriteRequest
+from beige.messages.base import AgentRef, Empty
+from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
 from services.sandbox.engine import Engine
 from services.sandbox.service import seccomp_profile
 from services.sandbox.spec import HOME_LABEL, home_digest, ownership_spec

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from beige.messages import ExecRequest, ReadRequest, WriteRequest
+from beige.messages.sandbox import ExecRequest, ReadRequest, WriteRequest
 
 pytestmark = pytest.mark.docker
 NAMES = ("cat", "sh", "head", "mv", "bash")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from beige.messages import AgentRef
+from beige.messages.base import AgentRef
 from services.sandbox.spec import container_name
 
 pytestmark = pytest.mark.docker

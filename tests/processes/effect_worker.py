@@ -6,7 +6,7 @@ import random
 import sys
 
 from beige.bus import Bus
-from beige.messages import ToolResult
+from beige.messages.tools import ToolResult
 from beige.process import run
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from beige.bus import Bus
 from beige.errors import Failed, Malformed, NotFound
-from beige.messages import INLINE_LIMIT, ExecItem, ExecResult, PatchResult, ReadResult, WriteResult
+from beige.messages.base import INLINE_LIMIT
+from beige.messages.sandbox import ExecItem, ExecResult, PatchResult, ReadResult, WriteResult
 from beige.process import run
 
 ROOT = Path(sys.argv[1])

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from beige.bus import Bus
-from beige.messages import PromptRequest
+from beige.messages.llm import PromptRequest
 
 EXECUTOR = Path(__file__).with_name("llm_executor.py")
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef", "ZAI_API_KEY": "sk-zai-0123456789abcdef"}

@@ -9,7 +9,7 @@ import pytest
 from beige import auditlog
 from beige.bus import Bus
 from beige.errors import BeigeError, Denied, PeerLost, Unavailable
-from beige.messages import ToolCall, ToolResult
+from beige.messages.tools import ToolCall, ToolResult
 from beige.testing import House, short_home
 
 CONFIG = """

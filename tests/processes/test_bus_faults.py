@@ -12,7 +12,7 @@ import pytest
 
 from beige.bus import Bus
 from beige.errors import BeigeError
-from beige.messages import ToolCall
+from beige.messages.tools import ToolCall
 
 WORKER = str(Path(__file__).with_name("effect_worker.py"))
 CALLS = 200

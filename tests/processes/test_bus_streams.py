@@ -7,7 +7,7 @@ import pytest
 from beige import wire
 from beige.bus import Bus
 from beige.errors import BeigeError, PeerLost
-from beige.messages import PromptEvent, PromptRequest, PromptResult
+from beige.messages.llm import PromptEvent, PromptRequest, PromptResult
 
 DONE = PromptResult(session="s", text="", stop_reason="end", model="m")
 
@@ -138,7 +138,7 @@ def test_an_unexpected_exception_says_nothing_of_the_inside(house):
 
 
 def test_a_wrong_body_is_answered_with_the_fields_name(house):
-    from beige.messages import Body
+    from beige.messages.base import Body
 
     class Wrong(Body):
         text: int

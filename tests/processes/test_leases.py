@@ -9,15 +9,10 @@ import pytest
 
 from beige.bus import Bus
 from beige.errors import Denied, Malformed, Overloaded
-from beige.messages import (
-    ExecRequest,
-    ExecResult,
-    LeaseReport,
-    LeaseRequest,
-    PromptRequest,
-    PromptResult,
-    encode,
-)
+from beige.messages import encode
+from beige.messages.llm import PromptRequest, PromptResult
+from beige.messages.policy import LeaseReport, LeaseRequest
+from beige.messages.sandbox import ExecRequest, ExecResult
 from beige.testing import House, short_home
 
 CONFIG = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from beige.errors import Cancelled, Failed, Malformed, NotFound, PeerLost
-from beige.messages import PromptRequest
+from beige.messages.llm import PromptRequest
 from beige.testing import House, short_home
 from tests.processes.llm_stage import KEYS, Stage, prompt, texts
 from tests.simulator.replies import Fault, Refusal, Silence, Think, Tool, reply

@@ -6,7 +6,8 @@ import pytest
 
 from beige.bus import Bus
 from beige.errors import Denied, Malformed, Unavailable
-from beige.messages import ExecRequest, ExecResult, ToolCall, ToolResult
+from beige.messages.sandbox import ExecRequest, ExecResult
+from beige.messages.tools import ToolCall, ToolResult
 from beige.testing import House, short_home
 
 CONFIG = """

@@ -15,7 +15,8 @@ from beige import tapevent
 from beige.bus import Bus
 from beige.cli.tap_view import Loss
 from beige.errors import Denied
-from beige.messages import Empty, ToolCall, ToolResult
+from beige.messages.base import Empty
+from beige.messages.tools import ToolCall, ToolResult
 from beige.testing import House, short_home
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import pytest
 
 from beige.bus import Bus
 from beige.errors import BeigeError, Denied, Failed
-from beige.messages import ToolCall, ToolResult
+from beige.messages.tools import ToolCall, ToolResult
 from beige.testing import House, short_home
 
 CONFIG = """

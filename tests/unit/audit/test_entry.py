@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from beige.auditlog import MAX_LINE, decode_line, encode_line
 from beige.errors import Malformed
-from beige.messages import ExecRequest, PatchRequest, ReadRequest, ToolCall, WriteRequest, encode
+from beige.messages import encode
+from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
+from beige.messages.tools import ToolCall
 from beige.wire import Header, Outcome
 from services.audit import entry
 

@@ -8,7 +8,9 @@ import pytest
 
 from beige import auditlog
 from beige.errors import Denied, Malformed, Unavailable
-from beige.messages import ExecRequest, ToolCall, encode
+from beige.messages import encode
+from beige.messages.sandbox import ExecRequest
+from beige.messages.tools import ToolCall
 from beige.seals import check_receipt, request_digest, sign_verdict
 from beige.wire import Header, Outcome
 from services.audit.journal import Journal

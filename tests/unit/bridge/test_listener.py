@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from beige.errors import ConfigError, Denied
-from beige.messages import ToolResult
+from beige.messages.tools import ToolResult
 from beige.paths import Home
 from beige.testing import short_home
 from socket_bridge import desk as desks

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from beige import errors
 from beige.errors import BeigeError, Denied, Malformed, PeerLost, Unavailable
-from beige.messages import ToolResult
+from beige.messages.tools import ToolResult
 from socket_bridge import protocol
 from socket_bridge.protocol import MAX_LINE, TOO_LONG, Line, Lines, error_line, parse, result_line
 

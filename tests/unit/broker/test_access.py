@@ -12,7 +12,8 @@ from broker.identity import Refusal, settle
 
 OPERATOR = messages.GOVERNED | {
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
-    *("sandbox.show", "sandbox.verify"),
+    *("sandbox.show", "sandbox.verify", "bus.cancel"),
+    *("llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
 }
 ALLOWED = {
     "cli": OPERATOR,

@@ -12,7 +12,7 @@ import pytest
 from beige.cli.prompt import JsonView, TextView, latest_session, summary
 from beige.cli.terminal import Writer
 from beige.errors import NotFound
-from beige.messages import PromptEvent, PromptResult
+from beige.messages.llm import PromptEvent, PromptResult
 from beige.paths import Home
 
 TURN = [

@@ -2,7 +2,7 @@
 
 import pytest
 
-from beige.messages import PromptEvent
+from beige.messages.llm import PromptEvent
 from services.llm.conversation import (
     INTERRUPTED,
     NOT_STARTED,

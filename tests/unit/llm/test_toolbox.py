@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from beige.errors import Cancelled, Denied, NotFound, PeerLost, Unavailable
-from beige.messages import (
-    INLINE_LIMIT,
+from beige.messages.base import INLINE_LIMIT
+from beige.messages.sandbox import (
     ExecItem,
     ExecRequest,
     ExecResult,

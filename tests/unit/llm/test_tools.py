@@ -1,7 +1,8 @@
 import pytest
 
 from beige.errors import Denied, Failed, PeerLost, Unavailable
-from beige.messages import CORE_TOOLS, ExecResult, PatchResult, ReadResult, WriteResult
+from beige.messages import CORE_TOOLS
+from beige.messages.sandbox import ExecResult, PatchResult, ReadResult, WriteResult
 from services.llm.conversation import Image, Text, ToolCall
 from services.llm.tools import (
     SPECS,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from beige.errors import Denied
-from beige.messages import ToolResult
+from beige.messages.tools import ToolResult
 from beige.plugins import PluginContext, ToolInvocation, load_manifest
 from services.tools.loader import load_plugin
 from socket_bridge import protocol

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beige.messages import LeaseReport
+from beige.messages.policy import LeaseReport
 from services.policy.leases import MAX_COOLDOWN_S, Cooldowns, Slots, allowed_model, cooldown_s
 
 MODEL, OTHER = ("anthropic", "claude"), ("zai", "glm")

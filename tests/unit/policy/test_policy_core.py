@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beige.errors import Malformed
-from beige.messages import ExecRequest, ReadRequest, ToolCall, encode
+from beige.messages import encode
+from beige.messages.sandbox import ExecRequest, ReadRequest
+from beige.messages.tools import ToolCall
 from services.policy.core import decide, tool_named
 
 RULES = {"travel": frozenset({"kv"}), "bare": frozenset()}

@@ -5,7 +5,9 @@ import time
 import pytest
 
 from beige.errors import Denied, Malformed
-from beige.messages import ExecRequest, ToolCall, encode
+from beige.messages import encode
+from beige.messages.sandbox import ExecRequest
+from beige.messages.tools import ToolCall
 from beige.seals import read_verdict, request_digest
 from beige.wire import Header
 from services.policy.service import reply

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from beige.errors import BeigeError, Malformed, TooLarge
-from beige.messages import ExecRequest, encode
+from beige.messages import encode
+from beige.messages.sandbox import ExecRequest
 from beige.wire import MAX_BODY
 from services.sandbox.channel import Captured, Exit
 from services.sandbox.commands import MAX_KEPT, command_of, environment, result_of

@@ -13,7 +13,7 @@ import pytest
 
 from beige.config import SandboxConfig
 from beige.errors import Failed
-from beige.messages import ProbeResult, VerifyRequest, VerifyResult
+from beige.messages.sandbox import ProbeResult, VerifyRequest, VerifyResult
 from beige.paths import Home
 from services.sandbox.channel import Captured, Command, Exit
 from services.sandbox.probes import (

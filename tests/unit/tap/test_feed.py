@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beige import wire
-from beige.messages import ToolCall, encode
+from beige.messages import encode
+from beige.messages.tools import ToolCall
 from beige.wire import Header, Outcome
 from services.tap import correlate
 from services.tap.correlate import Correlator

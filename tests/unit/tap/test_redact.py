@@ -6,18 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beige import wire
-from beige.messages import (
-    METHODS,
-    ExecRequest,
-    ExecResult,
-    PromptEvent,
-    PromptRequest,
-    ReadResult,
-    ToolCall,
-    ToolResult,
-    WriteRequest,
-    encode,
-)
+from beige.messages import METHODS, encode
+from beige.messages.llm import PromptEvent, PromptRequest
+from beige.messages.sandbox import ExecRequest, ExecResult, ReadResult, WriteRequest
+from beige.messages.tools import ToolCall, ToolResult
 from services.tap import redact
 
 CANARY = "swordfish-canary"

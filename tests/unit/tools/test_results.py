@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beige.messages import ToolResult, encode
+from beige.messages import encode
+from beige.messages.tools import ToolResult
 from beige.plugins import ToolError, ToolOutput, UsageError
 from beige.wire import MAX_BODY
 from services.tools.results import MAX_OUTPUT, cut, from_exception, from_value
