@@ -14,18 +14,26 @@ from tests.simulator.replies import Fault, Refusal, Reply, Say, Think, Tool, spl
 
 
 def events(answer: Reply, model: str) -> Iterator[bytes]:
-    usage = {"input_tokens": answer.input_tokens, "output_tokens": 1}
+    begun = {
+        "input_tokens": answer.input_tokens,
+        "cache_creation_input_tokens": answer.cache_write_tokens,
+        "cache_read_input_tokens": answer.cache_read_tokens,
+        "output_tokens": 1,
+    }
+    done = {
+        "output_tokens": answer.output_tokens,
+        "output_tokens_details": {"thinking_tokens": answer.reasoning_tokens},
+    }
     yield _sse("message_start", message={
         "id": "msg_sim", "type": "message", "role": "assistant", "model": model, "content": [],
-        "stop_reason": None, "stop_sequence": None,
-        "usage": usage | {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0},
+        "stop_reason": None, "stop_sequence": None, **({"usage": begun} if answer.usage else {}),
     })  # fmt: skip
     for index, content in enumerate(answer.content):
         yield from _block(index, content)
     tools = any(isinstance(content, Tool) for content in answer.content)
     stop = answer.stop or ("tool_use" if tools else "end_turn")
-    yield _sse("message_delta", delta={"stop_reason": stop, "stop_sequence": None},
-               usage={"output_tokens": answer.output_tokens})  # fmt: skip
+    counted = {"usage": done} if answer.usage else {}
+    yield _sse("message_delta", delta={"stop_reason": stop, "stop_sequence": None}, **counted)
     yield _sse("message_stop")
 
 

@@ -32,8 +32,12 @@ def events(answer: Reply, model: str) -> Iterator[bytes]:
     yield _choice(model, {}, answer.stop or ("tool_calls" if tools else "stop"))
     if answer.usage:
         yield _chunk(model, [], usage={
-            "prompt_tokens": answer.input_tokens, "completion_tokens": answer.output_tokens,
-            "total_tokens": answer.input_tokens + answer.output_tokens,
+            "prompt_tokens": answer.all_input_tokens, "completion_tokens": answer.output_tokens,
+            "total_tokens": answer.all_input_tokens + answer.output_tokens,
+            "prompt_tokens_details": {
+                "cached_tokens": answer.cache_read_tokens, "cache_write_tokens": answer.cache_write_tokens,
+            },
+            "completion_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
         })  # fmt: skip
     if "no_done" not in variant:
         yield b"data: [DONE]\n\n"

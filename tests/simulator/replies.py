@@ -53,11 +53,27 @@ class Reply:
     stop: str | None = None
     fault: Fault | None = None
     usage: bool = True
+    """Whether the numbers are told at all. They mean what `services.llm.providers.base.USAGE` says; each
+    wire tells them as its API does."""
     input_tokens: int = 25
     output_tokens: int = 15
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
     variant: frozenset[str] = frozenset()
     """Ways in which compatible servers bend OpenAI's format: `no_done`, `null_content`,
     `empty_choices`, `whole_args`, `object_args`, `same_index`, `no_index`, `keep_alive`."""
+
+    @property
+    def all_input_tokens(self) -> int:
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    @property
+    def used(self) -> dict[str, int]:
+        """The usage that beige should say."""
+        names = ("input", "output", "cache_read", "cache_write", "reasoning") if self.usage else ()
+        found = {f"{name}_tokens": int(getattr(self, f"{name}_tokens")) for name in names}
+        return {name: value for name, value in found.items() if value}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from services.llm.conversation import (
     ToolResult,
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest, ThinkingLevel, clean, tool_call, wire_id
+from services.llm.providers.base import ModelRequest, ThinkingLevel, clean, tool_call, usage, wire_id
 from services.llm.providers.failures import ModelError, from_status, from_transport, named
 
 DEFAULT_URL = "https://api.anthropic.com"
@@ -76,7 +76,8 @@ class AnthropicMessages:
                         yield arrived
             yield assembler.done()
         except Exception as error:
-            raise named(translate(error, assembler.began), label, self._secrets) from error
+            failure = translate(error, assembler.began)
+            raise named(failure, label, self._secrets, assembler.usage) from error
 
     async def close(self) -> None:
         await self._client.close()
@@ -99,7 +100,7 @@ class Assembler:
     def __init__(self, label: str) -> None:
         self._label = label
         self._blocks: dict[int, dict[str, str]] = {}
-        self._usage: dict[str, int] = {}
+        self.usage: dict[str, int] = {}
         self._stop: StopReason | None = None
         self.began = self._complete = False
 
@@ -130,7 +131,7 @@ class Assembler:
         blocks = [_closed(self._blocks[index]) for index in sorted(self._blocks)]
         content = [block for block in blocks if block is not None]
         message = Assistant(
-            model=self._label, content=content, stop_reason=self._stop or "end_turn", usage=self._usage
+            model=self._label, content=content, stop_reason=self._stop or "end_turn", usage=self.usage
         )
         return MessageDone(message)
 
@@ -152,16 +153,16 @@ class Assembler:
         block[field] = block.get(field, "") + text
         return [ThinkingDelta(text) if field == "thinking" else TextDelta(text)] if text else ()
 
-    def _count(self, usage: Any) -> None:
+    def _count(self, counted: Any) -> None:
         """Numbers in later events are cumulative: they replace earlier ones."""
-        for field, name in (
-            ("input_tokens", "input_tokens"),
-            ("output_tokens", "output_tokens"),
-            ("cache_read_input_tokens", "cache_read_tokens"),
-            ("cache_creation_input_tokens", "cache_write_tokens"),
-        ):
-            if value := getattr(usage, field, None):
-                self._usage[name] = int(value)
+        details = getattr(counted, "output_tokens_details", None)
+        self.usage |= usage(
+            input_tokens=getattr(counted, "input_tokens", None),
+            output_tokens=getattr(counted, "output_tokens", None),
+            cache_read_tokens=getattr(counted, "cache_read_input_tokens", None),
+            cache_write_tokens=getattr(counted, "cache_creation_input_tokens", None),
+            reasoning_tokens=getattr(details, "thinking_tokens", None),
+        )
 
 
 def _opened(block: Any) -> dict[str, str]:

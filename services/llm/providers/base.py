@@ -46,6 +46,59 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
+# --- usage ------------------------------------------------------------------------------------------
+
+USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
+"""The keys of `Assistant.usage`, the same for every API. A key is absent when its number is 0 or was not
+told; a provider that tells nothing gives `{}`.
+
+| key | what it counts |
+|---|---|
+| `input_tokens` | input billed at the plain price: what was neither read from nor written to the cache |
+| `cache_read_tokens` | input read from the provider's prompt cache; never counted in `input_tokens` |
+| `cache_write_tokens` | input written to the cache; never counted in `input_tokens` |
+| `output_tokens` | everything the model wrote, its reasoning included |
+| `reasoning_tokens` | the part of `output_tokens` that was reasoning: for information, never added |
+
+So the size of a request is input + cache_read + cache_write, and its price is the sum of the first four
+with their prices. Anthropic counts this way; OpenAI's two APIs count cached tokens as input, too, and
+their providers subtract them here."""
+MOST_TOKENS = 1_000_000_000
+"""More than any call can use: a larger number is a broken server's."""
+
+
+def usage(**counted: object) -> dict[str, int]:
+    """Numbers of a provider under the keys of `USAGE`. They are foreign: anything but a positive whole
+    number is left out, so that no server can lower what a call is said to have used
+    (`tests/unit/llm/test_usage.py`)."""
+    unknown = counted.keys() - set(USAGE)
+    assert not unknown, unknown
+    return {name: found for name in USAGE if (found := tokens(counted.get(name)))}
+
+
+def tokens(value: object) -> int:
+    """`value` if it is a number of tokens, else 0."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_TOKENS:
+        return 0
+    return int(value)
+
+
+def all_input_usage(
+    total: object, cached: object, written: object, output: object, reasoning: object
+) -> dict[str, int]:
+    """`usage` for APIs whose number of input tokens, `total`, includes what was cached."""
+    read, wrote = tokens(cached), tokens(written)
+    return usage(
+        input_tokens=tokens(total) - read - wrote,
+        output_tokens=output,
+        cache_read_tokens=read,
+        cache_write_tokens=wrote,
+        reasoning_tokens=reasoning,
+    )
+
+
+# --- foreign text -----------------------------------------------------------------------------------
+
 _MAX_ID = 128
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 

@@ -51,6 +51,8 @@ class ModelError(Failed):
                  retry_after_s: float | None = None) -> None:  # fmt: skip
         super().__init__(message)
         self.kind, self.status, self.retry_after_s = kind, status, retry_after_s
+        self.usage: dict[str, int] = {}
+        """What the provider had counted (keys: `base.USAGE`) until a stream broke off: it may bill it."""
 
 
 def from_status(status: int | None, body: object, headers: Mapping[str, str]) -> ModelError:
@@ -128,8 +130,12 @@ def from_transport(error: Exception, *, began: bool) -> ModelError | None:
 _HTTP_MODULES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "anthropic", "openai"})
 
 
-def named(error: ModelError, label: str, secrets: Iterable[str]) -> ModelError:
-    """`error` with the model's name in front and without any secret a provider may have echoed."""
+def named(
+    error: ModelError, label: str, secrets: Iterable[str], usage: Mapping[str, int] | None = None
+) -> ModelError:
+    """`error` with the model's name in front, without any secret a provider may have echoed, and with
+    the `usage` counted so far."""
+    error.usage = dict(usage or {})
     error.message = redact(f"{label}: {error.message}", secrets)
     error.args = (error.message,)
     return error

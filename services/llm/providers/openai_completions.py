@@ -27,7 +27,7 @@ from services.llm.conversation import (
     ToolResult,
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest, clean, tool_call, wire_id
+from services.llm.providers.base import ModelRequest, all_input_usage, clean, tool_call, wire_id
 from services.llm.providers.failures import ModelError, from_status, from_transport, named
 
 DEFAULT_URL = "https://api.openai.com/v1"
@@ -72,7 +72,8 @@ class OpenAICompletions:
                         yield arrived
             yield assembler.done()
         except Exception as error:
-            raise named(translate(error, assembler.began), label, self._secrets) from error
+            failure = translate(error, assembler.began)
+            raise named(failure, label, self._secrets, assembler.usage) from error
 
     async def close(self) -> None:
         await self._client.close()
@@ -106,7 +107,7 @@ class Assembler:
         self._text = self._thinking = ""
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
-        self._usage: dict[str, int] = {}
+        self.usage: dict[str, int] = {}
         self._stop: StopReason | None = None
         self.began = False
 
@@ -132,7 +133,7 @@ class Assembler:
             content.append(Text(self._text))
         content += [tool_call(call.id, call.name, call.arguments) for call in self._calls]
         return MessageDone(
-            Assistant(model=self._label, content=content, stop_reason=self._stop, usage=self._usage)
+            Assistant(model=self._label, content=content, stop_reason=self._stop, usage=self.usage)
         )
 
     def _delta(self, delta: Any) -> list[ModelEvent]:
@@ -169,16 +170,19 @@ class Assembler:
         return call
 
     def _count(self, usage: Any) -> None:
+        """Numbers come with the last chunk, or (some servers) so far with each."""
         if usage is None:
             return
-        cached = getattr(getattr(usage, "prompt_tokens_details", None), "cached_tokens", None) or 0
-        prompt = getattr(usage, "prompt_tokens", None) or 0
-        counted = {
-            "input_tokens": max(prompt - cached, 0),
-            "output_tokens": getattr(usage, "completion_tokens", None) or 0,
-            "cache_read_tokens": cached,
-        }
-        self._usage = {name: int(value) for name, value in counted.items() if value}
+        asked, answered = (
+            getattr(usage, f"{part}_tokens_details", None) for part in ("prompt", "completion")
+        )
+        self.usage = all_input_usage(
+            total=getattr(usage, "prompt_tokens", None),
+            cached=getattr(asked, "cached_tokens", None),
+            written=getattr(asked, "cache_write_tokens", None),
+            output=getattr(usage, "completion_tokens", None),
+            reasoning=getattr(answered, "reasoning_tokens", None),
+        )
 
 
 # --- what is sent -----------------------------------------------------------------------------------
