@@ -17,6 +17,7 @@ CORE_TOOLS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbo
 GOVERNED = CORE_TOOLS | {"tools.call"}
 OPERATED = frozenset({
     *("llm.prompt", "llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
+    "llm.settings",
     *("sandbox.ensure", "sandbox.list", "sandbox.remove", "sandbox.show", "sandbox.verify"),
 })  # fmt: skip
 BUS = frozenset({"bus.stats", "bus.cancel"})

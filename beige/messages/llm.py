@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from beige.messages.base import AgentRef, Body, Method
+from beige.messages.session_settings import SessionSettings, SettingsReply, SettingsRequest
 
 
 class PromptRequest(Body):
     """Agent, session and channel are in the header."""
 
     text: Annotated[str, Meta(min_length=1, max_length=512 * 1024)]
+    settings: SessionSettings = field(default_factory=SessionSettings)
+    """The channel's defaults; what was set for the session goes before them."""
 
 
 class PromptEvent(Body):
@@ -139,6 +142,7 @@ METHODS = {
     "llm.history": Method(HistoryRequest, SessionInfo, bytes),
     "llm.fork": Method(ForkRequest, SessionInfo),
     "llm.remove": Method(AgentRef, SessionInfo),
+    "llm.settings": Method(SettingsRequest, SettingsReply),
     "llm.compact": Method(CompactRequest, CompactResult, PromptEvent),
     "llm.prompt": Method(PromptRequest, PromptResult, PromptEvent),
 }

@@ -47,9 +47,14 @@ class Models:
     def __init__(self, agent: AgentConfig, providers: Mapping[str, Provider], *,
                  watchdog_s: float = WATCHDOG_S, pauses_s: Sequence[float] = PAUSES_S) -> None:  # fmt: skip
         self.refs = (agent.model, *agent.fallback_models)
+        self._by_name = providers
         self.providers = [providers[ref.provider] for ref in self.refs]
         self.labels = [self.provider_label(index) for index in range(len(self.refs))]
         self.watchdog_s, self.pauses_s = watchdog_s, pauses_s
+
+    def arranged(self, agent: AgentConfig) -> Models:
+        """The same with the models in the order, and as, a session's settings want them."""
+        return Models(agent, self._by_name, watchdog_s=self.watchdog_s, pauses_s=self.pauses_s)
 
     def provider_label(self, index: int) -> str:
         return self.providers[index].label(self.refs[index].model)

@@ -22,7 +22,9 @@ from services.llm.prompt import AGENTS_MD, AGENTS_MD_LIMIT, plugin_tools, system
 from services.llm.providers.base import Provider
 from services.llm.providers.registry import open_providers
 from services.llm.runner import Runner
+from services.llm.session_settings import SettingsDesk
 from services.llm.sessions import Session, Sessions
+from services.llm.settings import arranged, check
 from services.llm.toolbox import Toolbox, read_text
 
 log = logging.getLogger("llm")
@@ -36,6 +38,7 @@ class Service:
         self._plugins = {name: plugin_tools(home, config, agent) for name, agent in config.agents.items()}
         self._models = {name: Models(agent, providers) for name, agent in config.agents.items()}
         self._sessions = Sessions(home.sessions)
+        self.settings = SettingsDesk(home.sessions, config.agents)
 
     async def prompt(self, request: Request, body: PromptRequest) -> PromptResult:
         """One prompt to one session of `request.agent`; a session without a name is a new one."""
@@ -47,6 +50,7 @@ class Service:
         async def notice(text: str) -> None:
             await request.send(PromptEvent(kind="notice", text=text))
 
+        check(self._agents[request.agent], body.settings)
         session_id = check_id(request.session)
         async with self._sessions.open(request.agent, session_id, notice) as session:
             if any(isinstance(entry, TurnEnd) for entry in session.repaired):
@@ -54,7 +58,11 @@ class Service:
             return await self._turn(request, body, session)
 
     async def _turn(self, request: Request, body: PromptRequest, session: Session) -> PromptResult:
-        agent, models = self._agents[request.agent], self._models[request.agent]
+        settings = await self.settings.resolved(request.agent, session.id, body.settings)
+        for text in settings.notices:
+            await request.send(PromptEvent(kind="notice", text=text))
+        agent = arranged(self._agents[request.agent], settings)
+        models = self._models[request.agent].arranged(agent)
 
         async def system() -> str:
             agents_md = await _agents_md(request, session)
@@ -102,7 +110,9 @@ async def main(context: Context) -> None:
     providers = open_providers(context.home, config.llm.providers)
     service = Service(context.home, config, providers)
     bus = Bus(context.home, context.user)
-    bus.serve("llm", {"llm.prompt": service.prompt}, capacity=CAPACITY)
+    bus.serve(
+        "llm", {"llm.prompt": service.prompt, "llm.settings": service.settings.serve}, capacity=CAPACITY
+    )
     async with contextlib.AsyncExitStack() as closing:
         for provider in providers.values():
             closing.push_async_callback(provider.close)

@@ -14,6 +14,7 @@ OPERATOR = messages.GOVERNED | {
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
     *("sandbox.show", "sandbox.verify", "bus.cancel"),
     *("llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
+    "llm.settings",
 }
 ALLOWED = {
     "cli": OPERATOR,
