@@ -7,16 +7,19 @@ from beige.config.models import (
     Config,
     LlmConfig,
     ModelRef,
+    MountConfig,
     PluginConfig,
     ProviderConfig,
     SandboxConfig,
     ScaleConfig,
 )
+from beige.config.mounts import Mount, examine_mounts
 from beige.config.problems import ConfigProblems, Problem
 from beige.config.variables import SECRET_SECTIONS, variables_for
 
 __all__ = [
     "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "Config", "ConfigProblems",
-    "LlmConfig", "ModelRef", "PluginConfig", "Problem", "ProviderConfig", "SandboxConfig", "ScaleConfig",
-    "build", "check_everything", "load", "variables_for",
+    "LlmConfig", "ModelRef", "Mount", "MountConfig", "PluginConfig", "Problem",
+    "ProviderConfig", "SandboxConfig", "ScaleConfig",
+    "build", "check_everything", "examine_mounts", "load", "variables_for",
 ]  # fmt: skip

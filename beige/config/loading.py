@@ -9,6 +9,7 @@ from typing import Any
 from beige.config import source
 from beige.config.checks import check
 from beige.config.models import Config
+from beige.config.mounts import examine_mounts
 from beige.config.problems import ConfigProblems, Problem
 from beige.config.validation import valid_plugin, validate, with_implied_api
 from beige.config.variables import SECRET_SECTIONS, resolve
@@ -53,7 +54,8 @@ def examine(
     complete = with_implied_api(resolved)
     config, found = validate(complete)
     provided, unreadable = _provided_tools(complete, home)
-    return config, problems + found + unreadable + check(complete, home.config.parent, provided)
+    _, refused = examine_mounts(complete, home, environ)
+    return config, problems + found + unreadable + check(complete, home.config.parent, provided) + refused
 
 
 def _sound(config: Config | None, problems: list[Problem]) -> Config:

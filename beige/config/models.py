@@ -90,6 +90,15 @@ class ModelRef(Section):
     """Longest answer in tokens; left out: the provider's or the SDK's limit."""
 
 
+class MountConfig(Section):
+    source: Annotated[str, Field(min_length=1, max_length=4096)]
+    """A directory or file of the host, by its absolute path."""
+    target: Annotated[str, Field(min_length=1, max_length=4096)]
+    """Where the container sees it, e.g. "/mnt/data"."""
+    read_only: bool = True
+    """false lets the agent change what is there."""
+
+
 class SandboxConfig(Section):
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=255)]
     """The Docker image of the agent's container, e.g. "beige-sandbox:latest"."""
@@ -107,6 +116,12 @@ class SandboxConfig(Section):
     """Size of /tmp, in memory."""
     home_size: Size = "128m"
     """Size of the home directory, in memory."""
+    open_files: Annotated[int, Field(ge=64, le=1048576)] = 4096
+    """Most files one process may have open."""
+    file_size: Size = "2g"
+    """Largest file a process may write."""
+    extra_mounts: Annotated[tuple[MountConfig, ...], Field(max_length=16)] = ()
+    """More of the host for the agent to see; what would give power away is refused."""
     deadline_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
     """Longest time one command may run, in seconds."""
     output_limit: Annotated[int, Field(ge=1024, le=1024 * 1024)] = 256 * 1024

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum
 from typing import Any
 
-from beige.config import AgentConfig, Config
+from beige.config import AgentConfig, Config, ConfigProblems, Mount, examine_mounts
 from beige.errors import BeigeError, Failed, NotFound, Overloaded, TooLarge
 from beige.messages.sandbox import SandboxInfo
 from beige.paths import Home
@@ -158,11 +158,11 @@ class Sandbox:
 
     async def described(self) -> tuple[ContainerSpec, dict[str, Any] | None]:
         """What the container should be, and the engine's whole answer about the one there is, if any."""
-        specs = [self._spec(executor=executor) for executor in (True, False)]
+        specs = await self._specs()
         with self._translated():
-            found = await self._engine.describe(specs[0].name)
+            found = await self._engine.describe(specs[True].name)
         made_from = ((found or {}).get("Config", {}).get("Labels") or {}).get(SPEC_LABEL)
-        return next((spec for spec in specs if spec.digest == made_from), specs[0]), found
+        return next((spec for spec in specs.values() if spec.digest == made_from), specs[True]), found
 
     async def remove(self) -> None:
         """End everything in the container and remove it; the workspace stays."""
@@ -208,7 +208,7 @@ class Sandbox:
 
     async def _find_or_create(self) -> Channel:
         image = self.config.sandbox.image
-        specs = {executor: self._spec(executor=executor) for executor in (True, False)}
+        specs = await self._specs()
         image_id = await self._engine.image_id(image)
         self._listener.start()
         await asyncio.to_thread(launchers.write_tools, self._home, self._whole, self.agent)
@@ -288,8 +288,27 @@ class Sandbox:
         self._exec_channel = DockerExecChannel(self._engine, container)
         return self._exec_channel
 
-    def _spec(self, *, executor: bool) -> ContainerSpec:
-        return container_spec(self.agent, self.config.sandbox, self._home, self._seccomp, executor=executor)
+    async def _specs(self) -> dict[bool, ContainerSpec]:
+        """With our executor, and without."""
+        mounts = await asyncio.to_thread(self._mounts)
+        agent, sandbox = self.agent, self.config.sandbox
+        return {
+            executor: container_spec(
+                agent, sandbox, self._home, self._seccomp, executor=executor, mounts=mounts
+            )
+            for executor in (True, False)
+        }
+
+    def _mounts(self) -> tuple[Mount, ...]:
+        """Judged again each time: what was a directory when the configuration was read may be a link to
+        the engine's socket now. Blocking."""
+        if not self.config.sandbox.extra_mounts:
+            return ()
+        mounts, problems = examine_mounts(self._whole.model_dump(by_alias=True), self._home)
+        mine = [problem for problem in problems if problem.location[1] == self.agent]
+        if mine:
+            raise ConfigProblems(mine)
+        return mounts.get(self.agent, ())
 
     async def _disconnect(self) -> None:
         if self._exec_channel is not None:

@@ -14,7 +14,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from beige.config import SandboxConfig
+from beige.config import Mount, SandboxConfig
 from beige.config.sizes import SHM_BYTES, files_fit, size_bytes
 from beige.errors import ConfigError
 from beige.paths import Home
@@ -27,8 +27,8 @@ WORKSPACE = "/workspace"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 PATH = f"/tools/bin:{SYSTEM_PATH}"
 
-FILE_BYTES = 2 * 1024**3
-OPEN_FILES = (1024, 4096)
+SOFT_OPEN_FILES = 1024
+"""What programs expect that still use select(); they may raise it up to the limit."""
 USER_PROCESSES = 32768
 CPU_UNIT = 10**9
 
@@ -72,10 +72,12 @@ def own_environment(agent: str) -> dict[str, str]:
 
 
 def container_spec(
-    agent: str, sandbox: SandboxConfig, home: Home, seccomp: str, *, executor: bool = True
-) -> ContainerSpec:
-    """The agent's container. `seccomp`: the profile's JSON text. `executor` False: the image has no
-    /beige/init, the container only sleeps and commands come by `docker exec`; same walls."""
+    agent: str, sandbox: SandboxConfig, home: Home, seccomp: str, *,
+    executor: bool = True, mounts: tuple[Mount, ...] = (),
+) -> ContainerSpec:  # fmt: skip
+    """The agent's container. `seccomp`: the profile's JSON text. `mounts`: the operator's own, as
+    `beige.config.mounts` let them through. `executor` False: the image has no /beige/init, the container
+    only sleeps and commands come by `docker exec`; same walls."""
     _check(agent, sandbox)
     command = ["/beige/init"] if executor else ["sleep", "infinity"]
     body = {
@@ -95,7 +97,7 @@ def container_spec(
         "AttachStdout": False,
         "AttachStderr": False,
         "Labels": {HOME_LABEL: home_digest(home), AGENT_LABEL: agent},
-        "HostConfig": _host_config(sandbox, home, agent, seccomp, init=not executor),
+        "HostConfig": _host_config(sandbox, home, agent, seccomp, mounts, init=not executor),
     }
     digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     body["Labels"] = {HOME_LABEL: home_digest(home), AGENT_LABEL: agent, SPEC_LABEL: digest}
@@ -103,11 +105,11 @@ def container_spec(
 
 
 def _host_config(
-    sandbox: SandboxConfig, home: Home, agent: str, seccomp: str, *, init: bool
+    sandbox: SandboxConfig, home: Home, agent: str, seccomp: str, mounts: tuple[Mount, ...], *, init: bool
 ) -> dict[str, Any]:
     memory = size_bytes(sandbox.memory)
     config: dict[str, Any] = {
-        "Mounts": _mounts(home, agent),
+        "Mounts": _mounts(home, agent, mounts),
         **_walls(seccomp),
         # Memory hog: killed in its own cgroup; swap would let it slow the whole host.
         "Memory": memory,
@@ -133,14 +135,18 @@ def _host_config(
         },
         "Ulimits": [
             # Descriptor exhaustion.
-            {"Name": "nofile", "Soft": OPEN_FILES[0], "Hard": OPEN_FILES[1]},
+            {
+                "Name": "nofile",
+                "Soft": min(SOFT_OPEN_FILES, sandbox.open_files),
+                "Hard": sandbox.open_files,
+            },
             # The kernel counts nproc per uid over all containers: low, it would let one agent's fork
             # bomb starve the others. PidsLimit is the wall; this one only bounds the sum.
             {"Name": "nproc", "Soft": USER_PROCESSES, "Hard": USER_PROCESSES},
             # A core dump could write another process's memory into the workspace.
             {"Name": "core", "Soft": 0, "Hard": 0},
-            # One file that fills the host's disk (the sum needs a quota: a later issue).
-            {"Name": "fsize", "Soft": FILE_BYTES, "Hard": FILE_BYTES},
+            # One file that fills the host's disk (the sum: workspaceSize).
+            {"Name": "fsize", "Soft": size_bytes(sandbox.file_size), "Hard": size_bytes(sandbox.file_size)},
         ],
         # Filling the host's disk through the container's log.
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
@@ -187,7 +193,7 @@ def _walls(seccomp: str) -> dict[str, Any]:
     }
 
 
-def _mounts(home: Home, agent: str) -> list[dict[str, Any]]:
+def _mounts(home: Home, agent: str, extra: tuple[Mount, ...]) -> list[dict[str, Any]]:
     """All the container sees of the host. Mount objects, not `a:b:ro` strings: a home whose path
     holds a colon can't turn into other mounts or flags."""
     return [
@@ -197,10 +203,12 @@ def _mounts(home: Home, agent: str) -> list[dict[str, Any]]:
         _bind(home.packages(agent), "/tools/packages", read_only=True),
         # The agent's own directory alone: another agent's socket would be another agent's identity.
         _bind(home.agent_sockets(agent), "/run/beige", read_only=True),
+        # The operator's own holes; nothing comes through that was not judged (beige/config/mounts.py).
+        *(_extra(mount) for mount in extra),
     ]
 
 
-def _bind(source: os.PathLike[str], target: str, *, read_only: bool) -> dict[str, Any]:
+def _bind(source: str | os.PathLike[str], target: str, *, read_only: bool) -> dict[str, Any]:
     return {
         "Type": "bind",
         "Source": os.fspath(source),
@@ -209,6 +217,13 @@ def _bind(source: os.PathLike[str], target: str, *, read_only: bool) -> dict[str
         # Mounts made later on the host do not appear inside.
         "BindOptions": {"Propagation": "rprivate"},
     }
+
+
+def _extra(mount: Mount) -> dict[str, Any]:
+    bind = _bind(mount.source, mount.target, read_only=mount.read_only)
+    # Without what is mounted below it: engines before 25 leave that writable in a read-only mount.
+    bind["BindOptions"]["NonRecursive"] = True
+    return bind
 
 
 def _check(agent: str, sandbox: SandboxConfig) -> None:

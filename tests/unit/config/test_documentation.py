@@ -33,4 +33,5 @@ def test_the_page_names_every_key_and_its_default() -> None:
             assert key in words, f"{key} is not on the page"
             default = value.get("default")
             if isinstance(default, int | str) and default != "":
-                assert str(default) in page, f"the default of {key}, {default}, is not on the page"
+                shown = str(default).lower() if isinstance(default, bool) else str(default)
+                assert shown in page, f"the default of {key}, {default}, is not on the page"
