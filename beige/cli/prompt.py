@@ -119,7 +119,7 @@ class TextView:
         calls = f"{result.tool_calls} tool call{'' if result.tool_calls == 1 else 's'}"
         speaker = f"{result.model}, a script and no language model" if result.scripted else result.model
         why = "" if result.stop_reason in ("", "end_turn", "stop") else f", stopped: {result.stop_reason}"
-        self._line(f"[{speaker}; {calls}{why}; session {result.session}]", "dim")
+        self._line(f"[{speaker}; {calls}{used(result)}{why}; session {result.session}]", "dim")
 
     def _flow(self, writer: Writer, text: str) -> None:
         if not text:
@@ -137,6 +137,16 @@ class TextView:
         if self._open is not None:
             self._open.write("\n")
             self._open = None
+
+
+def used(result: PromptResult) -> str:
+    """`, 1,234 tokens in, 56 out, $0.0042`; nothing where nothing is known."""
+    from beige import money
+
+    output = result.usage.get("output_tokens", 0)
+    tokens = money.tokens(result.usage)
+    known = f", {tokens - output:,} tokens in, {output:,} out" if tokens else ""
+    return known + (f", {money.shown(money.nano(result.cost))}" if result.cost else "")
 
 
 def summary(tool: str, args: dict[str, Any]) -> str:

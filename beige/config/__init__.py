@@ -4,11 +4,16 @@ from beige.config.loading import ALL_SECRETS, build, check_everything, load
 from beige.config.models import (
     AgentConfig,
     AuditConfig,
+    BudgetConfig,
     Config,
+    HouseBudgetConfig,
+    LimitConfig,
     LlmConfig,
+    ModelConfig,
     ModelRef,
     MountConfig,
     PluginConfig,
+    PriceConfig,
     ProviderConfig,
     SandboxConfig,
     ScaleConfig,
@@ -18,8 +23,8 @@ from beige.config.problems import ConfigProblems, Problem
 from beige.config.variables import SECRET_SECTIONS, variables_for
 
 __all__ = [
-    "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "Config", "ConfigProblems",
-    "LlmConfig", "ModelRef", "Mount", "MountConfig", "PluginConfig", "Problem",
-    "ProviderConfig", "SandboxConfig", "ScaleConfig",
-    "build", "check_everything", "examine_mounts", "load", "variables_for",
+    "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "BudgetConfig", "Config",
+    "ConfigProblems", "HouseBudgetConfig", "LimitConfig", "LlmConfig", "ModelConfig", "ModelRef", "Mount",
+    "MountConfig", "PluginConfig", "PriceConfig", "Problem", "ProviderConfig", "SandboxConfig",
+    "ScaleConfig", "build", "check_everything", "examine_mounts", "load", "variables_for",
 ]  # fmt: skip

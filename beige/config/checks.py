@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from beige.config import budget_checks
 from beige.config.models import SandboxConfig
 from beige.config.problems import Location, Problem, suggest
 from beige.config.sizes import SHM_BYTES, files_fit
@@ -35,7 +36,7 @@ def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, tuple[
         problems += _check_tools((*at, "tools"), _array(agent.get("tools")), plugins, provided)
         problems += _check_plugin_configs((*at, "pluginConfigs"), agent, plugins)
         problems += _check_sandbox((*at, "sandbox"), _object(agent.get("sandbox")))
-    return problems
+    return problems + budget_checks.check(raw)
 
 
 def _check_provider(at: Location, provider: dict[str, Any], directory: Path) -> Iterator[Problem]:

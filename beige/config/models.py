@@ -50,6 +50,27 @@ class Section(BaseModel):
     )
 
 
+Usd = Annotated[float, Field(ge=0, le=1_000_000)]
+
+
+class PriceConfig(Section):
+    """US dollars per million tokens."""
+
+    input: Usd
+    """Input that was not in the provider's prompt cache."""
+    output: Usd
+    """All that the model writes, its reasoning included."""
+    cache_read: Usd | None = None
+    """Input read from the prompt cache; left out: as input."""
+    cache_write: Usd | None = None
+    """Input written to the prompt cache; left out: a quarter more than input."""
+
+
+class ModelConfig(Section):
+    price: PriceConfig | None = None
+    """What the provider takes for it. Needed where a budget counts money."""
+
+
 class ProviderConfig(Section):
     api: Api
     """The wire format it speaks. May be left out for providers named anthropic or openai."""
@@ -65,6 +86,8 @@ class ProviderConfig(Section):
     """Extra HTTP headers for each request."""
     timeout_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
     """Longest time to wait for one model call, in seconds."""
+    models: dict[Annotated[str, Field(min_length=1, max_length=256)], ModelConfig] = {}
+    """What beige should know about the provider's models, by their names there."""
 
 
 class LlmConfig(Section):
@@ -128,6 +151,29 @@ class SandboxConfig(Section):
     """Bytes kept of a command's output, per stream; the rest is cut with a notice."""
 
 
+class LimitConfig(Section):
+    tokens: Annotated[int, Field(ge=1, le=10**15)] | None = None
+    """Most tokens, input and output, cached or not."""
+    usd: Annotated[float, Field(ge=0.000001, le=10**9)] | None = None
+    """Most US dollars, by the prices in llm.providers.<name>.models."""
+    soft: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """The part of the limit at which the caller is warned. 1: never."""
+
+
+class BudgetConfig(Section):
+    session: LimitConfig | None = None
+    """For each session of the agent."""
+    day: LimitConfig | None = None
+    """For each day; it begins at midnight UTC."""
+    total: LimitConfig | None = None
+    """For ever: it is never reset."""
+
+
+class HouseBudgetConfig(Section):
+    day: LimitConfig | None = None
+    """For each day and all agents together; it begins at midnight UTC."""
+
+
 class AgentConfig(Section):
     model: ModelRef
     """The model that drives the agent."""
@@ -143,6 +189,8 @@ class AgentConfig(Section):
     """Added to what beige tells the model about its tools."""
     max_turns: Annotated[int, Field(ge=1, le=10000)] = 100
     """Most model calls for one prompt."""
+    budget: BudgetConfig = BudgetConfig()
+    """What the agent's models may use; nothing is limited unless it is written."""
 
 
 class ScaleConfig(Section):
@@ -170,3 +218,5 @@ class Config(Section):
     """How many processes of a kind run."""
     audit: AuditConfig = AuditConfig()
     """The audit log."""
+    budget: HouseBudgetConfig = HouseBudgetConfig()
+    """What all agents' models together may use."""

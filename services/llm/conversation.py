@@ -77,6 +77,8 @@ class Assistant(Entry, tag="assistant"):
     content: list[Block]
     stop_reason: StopReason
     usage: dict[str, int] = {}
+    cost_nano: int | None = None
+    """Nano-dollars; None if the model has no price."""
     scripted: bool = False
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
+from beige import money
 from beige.messages.llm import PromptEvent, PromptResult
 from services.llm.conversation import (
     AnyEntry,
@@ -73,6 +74,8 @@ class Turn:
         """The label of the model that was asked last, and whether it is a script."""
         self._script_spoke = scripted
         self._usage: Counter[str] = Counter()
+        self._cost_nano: int | None = 0
+        """None once an answer's price is not known."""
         self._model_calls = self._tool_calls = 0
         self._last: Assistant | None = None
         self.over = False
@@ -136,11 +139,15 @@ class Turn:
     def _answer(self, message: Assistant) -> list[Command]:
         self._last, self._partial = message, ""
         self._usage.update(message.usage)
+        self._cost_nano = money.total(self._cost_nano, message.cost_nano)
         self._script_spoke |= message.scripted
         if message.stop_reason not in ("refusal", "context_full"):
             self._queue.extend(message.tool_calls)
         commands: list[Command] = [self._persist(message)] if message.content else []
-        commands.append(Emit(PromptEvent(kind="message_end", model=message.model, usage=message.usage)))
+        cost = money.usd(message.cost_nano)
+        commands.append(
+            Emit(PromptEvent(kind="message_end", model=message.model, usage=message.usage, cost=cost))
+        )
         next_step = self._next_tool() if self._queue else self._finish("answered", message.stop_reason)
         return commands + next_step
 
@@ -182,6 +189,7 @@ class Turn:
             scripted=self._script_spoke,
             tool_calls=self._tool_calls,
             usage=dict(self._usage),
+            cost=money.usd(self._cost_nano),
         )
         return [*ends, Finish(result)]
 

@@ -10,11 +10,15 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
+from types import MappingProxyType
 from typing import Any, Protocol
+
+import msgspec
 
 from beige.config import AgentConfig
 from beige.messages.policy import LeaseReport
-from services.llm.conversation import Message
+from beige.money import ModelKey, Price
+from services.llm.conversation import Assistant, Message
 from services.llm.events import MessageDone, ModelEvent, MovedOn
 from services.llm.fallback import PAUSES_S, Choice, Pool, Round
 from services.llm.leases import Cooling, Lease, report_of
@@ -23,6 +27,7 @@ from services.llm.providers.failures import ModelError
 from services.llm.tools import SPECS
 
 log = logging.getLogger("llm")
+NO_PRICES: Mapping[ModelKey, Price] = MappingProxyType({})
 WATCHDOG_S = 600.0
 """Longest silence of a model: no event for so long ends the attempt."""
 
@@ -44,12 +49,14 @@ class AttemptFailed(Exception):
 class Models:
     """The models of one agent: the primary, then the fallbacks."""
 
-    def __init__(self, agent: AgentConfig, providers: Mapping[str, Provider], *,
-                 watchdog_s: float = WATCHDOG_S, pauses_s: Sequence[float] = PAUSES_S) -> None:  # fmt: skip
+    def __init__(self, agent: AgentConfig, providers: Mapping[str, Provider],
+                 prices: Mapping[ModelKey, Price] = NO_PRICES, *, watchdog_s: float = WATCHDOG_S,
+                 pauses_s: Sequence[float] = PAUSES_S) -> None:  # fmt: skip
         self.refs = (agent.model, *agent.fallback_models)
         self._by_name = providers
         self.providers = [providers[ref.provider] for ref in self.refs]
         self.labels = [self.provider_label(index) for index in range(len(self.refs))]
+        self.prices = [prices.get((ref.provider, ref.model)) for ref in self.refs]
         self.watchdog_s, self.pauses_s = watchdog_s, pauses_s
 
     def arranged(self, agent: AgentConfig) -> Models:
@@ -67,6 +74,10 @@ class Models:
     @property
     def scripted(self) -> bool:
         return self.providers[0].scripted
+
+    def priced(self, index: int, message: Assistant) -> Assistant:
+        price = self.prices[index]
+        return msgspec.structs.replace(message, cost_nano=price.cost(message.usage)) if price else message
 
     def turn(self, leases: TakesLeases, told: Mapping[str, Any]) -> TurnModels:
         """For one prompt. `told` goes into the log with each attempt that failed."""
@@ -131,7 +142,7 @@ class TurnModels:
                 async with aclosing(events):
                     async for event in events:
                         if isinstance(event, MessageDone):
-                            done = event
+                            done = MessageDone(self._models.priced(index, event.message))
                         else:
                             yield event
                 if done is None:

@@ -10,6 +10,7 @@ from beige.bus import Bus, Request
 from beige.config import Config, load
 from beige.errors import BeigeError, Cancelled, Failed, NotFound
 from beige.messages.llm import PromptEvent, PromptRequest, PromptResult
+from beige.money import prices_of
 from beige.paths import Home
 from beige.process import Context
 from services.llm.conversation import Context as SessionContext
@@ -36,7 +37,8 @@ class Service:
     def __init__(self, home: Home, config: Config, providers: Mapping[str, Provider]) -> None:
         self._agents = config.agents
         self._plugins = {name: plugin_tools(home, config, agent) for name, agent in config.agents.items()}
-        self._models = {name: Models(agent, providers) for name, agent in config.agents.items()}
+        prices = prices_of(config)
+        self._models = {name: Models(agent, providers, prices) for name, agent in config.agents.items()}
         self._sessions = Sessions(home.sessions)
         self.settings = SettingsDesk(home.sessions, config.agents)
 
