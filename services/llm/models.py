@@ -53,7 +53,7 @@ class Models:
                  prices: Mapping[ModelKey, Price] = NO_PRICES, *, watchdog_s: float = WATCHDOG_S,
                  pauses_s: Sequence[float] = PAUSES_S) -> None:  # fmt: skip
         self.refs = (agent.model, *agent.fallback_models)
-        self._by_name = providers
+        self._by_name, self._prices = providers, prices
         self.providers = [providers[ref.provider] for ref in self.refs]
         self.labels = [self.provider_label(index) for index in range(len(self.refs))]
         self.prices = [prices.get((ref.provider, ref.model)) for ref in self.refs]
@@ -61,7 +61,8 @@ class Models:
 
     def arranged(self, agent: AgentConfig) -> Models:
         """The same with the models in the order, and as, a session's settings want them."""
-        return Models(agent, self._by_name, watchdog_s=self.watchdog_s, pauses_s=self.pauses_s)
+        return Models(agent, self._by_name, self._prices, watchdog_s=self.watchdog_s,
+                      pauses_s=self.pauses_s)  # fmt: skip
 
     def provider_label(self, index: int) -> str:
         return self.providers[index].label(self.refs[index].model)

@@ -36,7 +36,7 @@ def answered(simulator, model):
     async def run():
         provider = AnthropicMessages("a", api_key="sk-0123456789", base_url=simulator.url)
         try:
-            turn = Models(agent, {"a": provider}, PRICES).turn(Desk(), {})
+            turn = Models(agent, {"a": provider}, PRICES).arranged(agent).turn(Desk(), {})
             async with aclosing(turn.stream("s", (Prompt(text="hello"),))) as events:
                 return [event async for event in events][-1].message
         finally:
