@@ -1,7 +1,7 @@
-"""Writes seccomp.json, the sealed profile, from the one list below.
+"""Writes seccomp.json, and seccomp-root.json for agents that are root inside, from the list below.
 
-    python image/mkseccomp.py            writes it beside this file
-    python image/mkseccomp.py --check    exit 1 when it differs from the list
+    python image/mkseccomp.py            writes them beside this file
+    python image/mkseccomp.py --check    exit 1 when one differs from the list
 
 An allow list: what is not named fails with EPERM. Docker ignores names that the machine's architecture
 does not have, so one list serves x86-64 and arm64; 32-bit and x32 calls are of neither architecture, and
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PROFILE = Path(__file__).with_name("seccomp.json")
+ROOT_PROFILE = Path(__file__).with_name("seccomp-root.json")
 
 EPERM = 1
 ENOSYS = 38
@@ -88,6 +89,10 @@ REFUSED = {
     " nfsservctl putpmsg query_module security sysfs tuxcall uselib ustat vserver",
 }
 
+ROOT_ALLOWED = "chroot mknod mknodat"
+"""What apt and dpkg call as root. Without CAP_SYS_CHROOT and CAP_MKNOD, which nobody gets here, the kernel
+refuses the dangerous half of them itself."""
+
 # Unix, IPv4 and IPv6 (a server on loopback is legitimate). Netlink only for routes, which is how
 # programs list their interfaces. All other families are refused at creation, above all AF_VSOCK, which no
 # network namespace contains: it would reach the hypervisor from a container without any network.
@@ -141,27 +146,30 @@ def conditional_rules() -> list[Rule]:
     ]
 
 
-def profile() -> dict[str, Any]:
+def profile(*, root: bool = False) -> dict[str, Any]:
+    more = [allow(sorted(ROOT_ALLOWED.split()))] if root else []
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": EPERM,
         "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"],
-        "syscalls": [allow(names_of(ALLOWED)), *conditional_rules()],
+        "syscalls": [allow(names_of(ALLOWED)), *conditional_rules(), *more],
     }
 
 
-def text() -> str:
-    return json.dumps(profile(), indent=1) + "\n"
+def text(*, root: bool = False) -> str:
+    return json.dumps(profile(root=root), indent=1) + "\n"
 
 
 def main(arguments: list[str]) -> int:
-    if "--check" in arguments:
-        if PROFILE.read_text() == text():
-            return 0
-        print(f"{PROFILE.name} does not match mkseccomp.py: run python image/mkseccomp.py", file=sys.stderr)
-        return 1
-    PROFILE.write_text(text())
-    return 0
+    wanted = {PROFILE: text(), ROOT_PROFILE: text(root=True)}
+    if "--check" not in arguments:
+        for path, content in wanted.items():
+            path.write_text(content)
+        return 0
+    stale = [path.name for path, content in wanted.items() if path.read_text() != content]
+    for name in stale:
+        print(f"{name} does not match mkseccomp.py: run python image/mkseccomp.py", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles the two static programs: native.sh OUTPUT_DIR (sources beside this script).
+# Compiles the static programs: native.sh OUTPUT_DIR (sources beside this script).
 #
 # Runs on the host when that has a compiler and a static libc for the engine's architecture (half a
 # second), else inside the `native` stage of the Dockerfile, which installs a compiler for it (a minute,
@@ -12,7 +12,7 @@ cc=${CC:-gcc}
 flags=${CFLAGS:--O2 -static -s -fstack-protector-strong -D_FORTIFY_SOURCE=2}
 
 mkdir -p "$out"
-if ! [ -x "$out/init" ] || ! [ -x "$out/tool-client" ]; then
+if ! [ -x "$out/init" ] || ! [ -x "$out/tool-client" ] || ! [ -x "$out/relay" ]; then
     if ! command -v "$cc" >/dev/null; then
         [ -n "${BEIGE_IN_BUILDER:-}" ] || { echo "native.sh: no compiler ($cc)" >&2; exit 1; }
         apt-get update -q && apt-get install -q -y --no-install-recommends gcc libc6-dev
@@ -21,5 +21,7 @@ if ! [ -x "$out/init" ] || ! [ -x "$out/tool-client" ]; then
     "$cc" -std=gnu11 -Wall -Wextra -Werror $flags -o "$out/init" "$here"/init/*.c
     # shellcheck disable=SC2086
     "$cc" -std=gnu11 -Wall -Wextra -Werror $flags -o "$out/tool-client" "$here/tool-client.c"
+    # shellcheck disable=SC2086
+    "$cc" -std=gnu11 -Wall -Wextra -Werror $flags -o "$out/relay" "$here/relay.c"
 fi
-chmod 755 "$out/init" "$out/tool-client"
+chmod 755 "$out/init" "$out/tool-client" "$out/relay"

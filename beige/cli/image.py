@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -16,6 +16,8 @@ from beige.errors import Failed, Unavailable
 from beige.paths import Home
 
 DEFAULT_TAG = "beige-sandbox:latest"
+Profile = Annotated[Literal["sealed", "open"], typer.Option(help="The agents' profile it is for.")]
+Tag = Annotated[str, typer.Option(help="Name of the image, instead of the profile's usual one.")]
 STATUS_S = 60.0
 BUILD_S = 3600.0
 NO_ENGINE = 3
@@ -36,7 +38,8 @@ class ImageState:
 
 @app.command()
 def build(
-    tag: Annotated[str, typer.Option(help="Name of the image.")] = DEFAULT_TAG,
+    profile: Profile = "sealed",
+    tag: Tag = "",
     base: Annotated[str, typer.Option(help="Image to build on, instead of the one that is chosen.")] = "",
     force: Annotated[bool, typer.Option(help="Build even if it is up to date.")] = False,
     json_output: Annotated[
@@ -46,16 +49,18 @@ def build(
     """Build the sandbox image, with progress; nothing happens if it is up to date.
 
     \b
-    Example:
-      beige image build
+    Examples:
+      beige image build                    beige-sandbox:latest, for agents of the profile "sealed"
+      beige image build --profile open     beige-sandbox:open, with apt, pip, npm and deno
     """
-    options = ["--tag", tag, *(["--base", base] if base else []), *(["--force"] if force else [])]
+    options = [*_named(profile, tag), *(["--base", base] if base else []), *(["--force"] if force else [])]
     build_image(Home.find(), options + (["--json"] if json_output else []))
 
 
 @app.command()
 def status(
-    tag: Annotated[str, typer.Option(help="Name of the image.")] = DEFAULT_TAG,
+    profile: Profile = "sealed",
+    tag: Tag = "",
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say whether the image is there and up to date; exit code 1 if it isn't.
@@ -64,8 +69,12 @@ def status(
     Example:
       beige image status --json
     """
-    arguments = ["status", "--tag", tag, *(["--json"] if json_output else [])]
+    arguments = ["status", *_named(profile, tag), *(["--json"] if json_output else [])]
     raise typer.Exit(_run(Home.find(), arguments, STATUS_S).returncode)
+
+
+def _named(profile: str, tag: str) -> list[str]:
+    return ["--profile", profile, *(["--tag", tag] if tag else [])]
 
 
 def build_image(home: Home, options: list[str]) -> None:

@@ -54,6 +54,7 @@ class BuildEngine(Protocol):
         context: BinaryIO,
         reference: str,
         *,
+        target: str,
         arguments: dict[str, str],
         labels: dict[str, str],
         on_line: Callable[[str], None],
@@ -162,6 +163,7 @@ class DockerBuildEngine:
         context: BinaryIO,
         reference: str,
         *,
+        target: str,
         arguments: dict[str, str],
         labels: dict[str, str],
         on_line: Callable[[str], None],
@@ -169,8 +171,8 @@ class DockerBuildEngine:
         recent: list[str] = []
         with _translated("docker build"):
             for event in self._api.build(
-                fileobj=context, custom_context=True, tag=reference, buildargs=arguments, labels=labels,
-                rm=True, forcerm=True, decode=True,
+                fileobj=context, custom_context=True, tag=reference, target=target, buildargs=arguments,
+                labels=labels, rm=True, forcerm=True, decode=True,
             ):  # fmt: skip
                 self._note(event, recent, on_line)
         built = self.find(reference)

@@ -1,7 +1,7 @@
 """Builds the sandbox image from nothing, and says whether the one at hand is up to date.
 
-    python -m services.sandbox.image build [--tag T] [--base IMAGE] [--force] [--json]
-    python -m services.sandbox.image status [--tag T] [--base IMAGE] [--json]
+    python -m services.sandbox.image build [--profile P] [--tag T] [--base IMAGE] [--force] [--json]
+    python -m services.sandbox.image status [--profile P] [--tag T] [--base IMAGE] [--json]
 
 Progress goes to stderr, a line per step; with --json as one JSON object per line to stdout. Exit codes:
 0 done (status: up to date), 1 failed (status: missing or outdated), 3 no Docker engine, 130 interrupted.
@@ -26,8 +26,7 @@ import sys
 import tarfile
 import tempfile
 import time
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -37,19 +36,18 @@ from beige.errors import BeigeError, Failed, Unavailable
 from beige.paths import image_dir
 from services.sandbox import engine_build
 from services.sandbox.engine_build import BuildEngine, ImageInfo
+from services.sandbox.image_programs import DENO, NODE, fetch, install, run, versions
 
 DEFAULT_TAG = "beige-sandbox:latest"
+TAGS = {"sealed": DEFAULT_TAG, "open": "beige-sandbox:open"}
+"""Profile, which is the Dockerfile's target, to the image's usual name."""
+PROGRAMS = {"sealed": (DENO,), "open": (DENO, NODE)}
 RECIPE_LABEL = "beige.recipe"
+PROFILE_LABEL = "beige.profile"
 STAGE_LABEL = "beige.stage"
 REGISTRY_BASE = "debian:bookworm-slim"
 PULL_PATIENCE_S = 10.0
-DENO_VERSION = "2.9.8"
-DENO_SHA256 = {
-    "x86_64": "b1d1318e7deda8efd593aefa8b565a827fe71cf83aeff09d3a5ceb047444ca18",
-    "aarch64": "3e286918a36f436134336c5c6ef37dfe3a27f16ea22cd6af452ab7daa4ef1da4",
-}
-"""Of the wheels: the index decides where they come from, this decides what they are."""
-NOT_IN_CONTEXT = {"mkseccomp.py", "seccomp.json"}
+NOT_IN_CONTEXT = {"mkseccomp.py", "seccomp.json", "seccomp-root.json"}
 """Files of image/ that are used when a container is created, not when the image is built."""
 BASE_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENGINE_HELP = "start it, or run scripts/engine.sh (as root on Debian or Ubuntu it installs one)"
@@ -79,15 +77,14 @@ def digest(*parts: bytes) -> str:
     return total.hexdigest()
 
 
-def recipe_hash(source: Path, base: str | None, architecture: str) -> str:
+def recipe_hash(source: Path, base: str | None, architecture: str, profile: str = "sealed") -> str:
     """`base` is what the operator asked for. Which base was found when he did not ask does not count:
     an image built without a registry stays good when there is one again."""
-    files = [part for path in context_files(source) for part in (str(path).encode(), _read(source / path))]
-    return digest((base or "auto").encode(), architecture.encode(), DENO_VERSION.encode(), *files)[:16]
-
-
-def _read(path: Path) -> bytes:
-    return path.read_bytes()
+    files = [
+        part for path in context_files(source) for part in (str(path).encode(), (source / path).read_bytes())
+    ]
+    wheels = [wheel.requirement().encode() for wheel in PROGRAMS[profile]]
+    return digest((base or "auto").encode(), architecture.encode(), profile.encode(), *wheels, *files)[:16]
 
 
 # --- progress ---------------------------------------------------------------------------------------
@@ -126,25 +123,6 @@ class Reporter:
 
     def seconds(self) -> float:
         return round(time.monotonic() - self._started, 1)
-
-
-# --- programs we start ------------------------------------------------------------------------------
-
-
-def run(argv: list[str], *, deadline_s: float, **environment: str) -> None:
-    """Raises `Failed` with the end of the program's output."""
-    try:
-        done = subprocess.run(
-            argv, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=deadline_s, text=True, errors="replace",
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise Failed(f"{argv[0]} is not installed") from error
-    except subprocess.TimeoutExpired as error:
-        raise Failed(f"{argv[0]} did not end within {deadline_s:.0f} s") from error
-    if done.returncode != 0:
-        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
-        raise Failed(f"{' '.join(argv[:3])} ... failed with exit code {done.returncode}:\n{output}")
 
 
 # --- the base ---------------------------------------------------------------------------------------
@@ -284,59 +262,7 @@ def apt_proxy_options() -> list[str]:
     return [f'--aptopt={pair[0]} "{pair[1]}"' for pair in pairs if pair[0] in names and pair[1:] and pair[1]]
 
 
-def install(part: Path, target: Path) -> None:
-    """Puts a finished file in its place, whole or not at all, also from another file system."""
-    beside = target.with_name(f"{target.name}.{os.getpid()}.part")
-    try:
-        shutil.move(part, beside)
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-# --- deno and the static programs -------------------------------------------------------------------
-
-
-def fetch_deno(cache: Path, architecture: str, report: Reporter) -> Path:
-    target = cache / f"deno-{DENO_VERSION}-{architecture}"
-    with report.step("deno") as note:
-        if target.exists():
-            note("cached")
-            return target
-        if architecture not in DENO_SHA256:
-            raise Failed(f"there is no Deno for the engine's architecture, {architecture}")
-        with tempfile.TemporaryDirectory(dir=cache, prefix="deno-") as work:
-            wheel = download_deno(Path(work), architecture)
-            install(unpack_deno(wheel, Path(work)), target)
-        note(DENO_VERSION)
-    return target
-
-
-def download_deno(work: Path, architecture: str) -> Path:
-    """pip's own configuration decides the index."""
-    run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
-         f"--platform=manylinux_2_27_{architecture}", "--dest", str(work), f"deno=={DENO_VERSION}"],
-        deadline_s=600,
-    )  # fmt: skip
-    wheels = list(work.glob("deno-*.whl"))
-    if len(wheels) != 1:
-        raise Failed("pip download left no wheel of deno")
-    actual = hashlib.sha256(_read(wheels[0])).hexdigest()
-    if actual != DENO_SHA256[architecture]:
-        raise Failed(f"the wheel of deno {DENO_VERSION} is not the known one: its sha256 is {actual}")
-    return wheels[0]
-
-
-def unpack_deno(wheel: Path, work: Path) -> Path:
-    unpacked = work / "deno"
-    with zipfile.ZipFile(wheel) as archive:
-        member = next((name for name in archive.namelist() if name.endswith("/scripts/deno")), None)
-        if member is None:
-            raise Failed(f"{wheel.name} holds no scripts/deno")
-        with archive.open(member) as source, unpacked.open("wb") as out:
-            shutil.copyfileobj(source, out)
-    return unpacked
+# --- the build --------------------------------------------------------------------------------------
 
 
 def compile_on_host(source: Path, out: Path, architecture: str, report: Reporter) -> None:
@@ -353,10 +279,10 @@ def compile_on_host(source: Path, out: Path, architecture: str, report: Reporter
             note("left to the builder stage: this machine's gcc cannot link them statically")
 
 
-# --- the build --------------------------------------------------------------------------------------
+CONTEXT_NAMES = {"deno": "deno/deno", "node": "node/node.tar"}
 
 
-def write_context(out: BinaryIO, source: Path, native: Path, deno: Path) -> None:
+def write_context(out: BinaryIO, source: Path, native: Path, programs: Mapping[str, Path]) -> None:
     """A tar that does not depend on this machine's umask, users or clocks."""
     with tarfile.open(fileobj=out, mode="w") as tar:
         for path in context_files(source):
@@ -364,7 +290,8 @@ def write_context(out: BinaryIO, source: Path, native: Path, deno: Path) -> None
         _add(tar, native, "native")
         for path in sorted(native.iterdir()):
             _add(tar, path, f"native/{path.name}")
-        _add(tar, deno, "deno/deno")
+        for name, path in programs.items():
+            _add(tar, path, CONTEXT_NAMES[name])
     out.seek(0)
 
 
@@ -384,22 +311,25 @@ def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
 def build(engine: BuildEngine, options: argparse.Namespace, report: Reporter) -> ImageInfo:
     source, cache = image_dir(), cache_dir()
     architecture = engine.architecture()
-    recipe = recipe_hash(source, options.base, architecture)
+    profile, wheels = options.profile, PROGRAMS[options.profile]
+    recipe = recipe_hash(source, options.base, architecture, profile)
     before = engine.find(options.tag)
     if before and before.labels.get(RECIPE_LABEL) == recipe and not options.force:
         return before
     stages_before = engine.unnamed(STAGE_LABEL)
     base = choose_base(engine, source, cache, options.base, report)
-    deno = fetch_deno(cache, architecture, report)
+    programs = {wheel.name: fetch(wheel, cache, architecture, report) for wheel in wheels}
     with tempfile.TemporaryDirectory(prefix="beige-image-") as work, tempfile.TemporaryFile() as context:
         native = Path(work) / "native"
         native.mkdir()
         compile_on_host(source, native, architecture, report)
         with report.step("docker build") as note:
-            write_context(context, source, native, deno)
+            write_context(context, source, native, programs)
             image_id = engine.build(
-                context, options.tag, arguments={"BASE_IMAGE": base}, on_line=report.line,
-                labels={RECIPE_LABEL: recipe, "beige.base": base, "beige.deno": DENO_VERSION},
+                context, options.tag, target=profile, arguments={"BASE_IMAGE": base}, on_line=report.line,
+                labels={
+                    RECIPE_LABEL: recipe, PROFILE_LABEL: profile, "beige.base": base, **versions(*wheels)
+                },
             )  # fmt: skip
             note(image_id.removeprefix("sha256:")[:12])
     if before and before.id != image_id and RECIPE_LABEL in before.labels:
@@ -441,7 +371,7 @@ def command_build(engine: BuildEngine, options: argparse.Namespace, report: Repo
 
 
 def command_status(engine: BuildEngine, options: argparse.Namespace, report: Reporter) -> int:
-    recipe = recipe_hash(image_dir(), options.base, engine.architecture())
+    recipe = recipe_hash(image_dir(), options.base, engine.architecture(), options.profile)
     found = engine.find(options.tag)
     actual = found.labels.get(RECIPE_LABEL) if found else None
     state = "missing" if found is None else "up to date" if actual == recipe else "outdated"
@@ -459,11 +389,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("build", "status"):
         command = commands.add_parser(name)
-        command.add_argument("--tag", default=DEFAULT_TAG)
+        command.add_argument("--profile", choices=tuple(TAGS), default="sealed")
+        command.add_argument("--tag", help="name of the image instead of the profile's usual one")
         command.add_argument("--base", metavar="IMAGE", help="base image instead of the one that is found")
         command.add_argument("--json", action="store_true", help="one JSON object per line on stdout")
     commands.choices["build"].add_argument("--force", action="store_true", help="build even if up to date")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.tag = options.tag or TAGS[options.profile]
+    return options
 
 
 def _terminate(_signo: int, _frame: FrameType | None) -> None:

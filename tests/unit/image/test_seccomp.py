@@ -23,6 +23,18 @@ def rules(name):
 
 def test_the_file_matches_its_list():
     assert (image_dir() / "seccomp.json").read_text() == mkseccomp.text()
+    assert (image_dir() / "seccomp-root.json").read_text() == mkseccomp.text(root=True)
+
+
+def test_root_inside_gets_three_calls_more_and_nothing_else():
+    more = json.loads((image_dir() / "seccomp-root.json").read_text())
+    assert more["syscalls"][: len(PROFILE["syscalls"])] == PROFILE["syscalls"]
+    assert more["syscalls"][len(PROFILE["syscalls"]) :] == [
+        {"names": ["chroot", "mknod", "mknodat"], "action": "SCMP_ACT_ALLOW"}
+    ]
+    assert {k: v for k, v in more.items() if k != "syscalls"} == {
+        k: v for k, v in PROFILE.items() if k != "syscalls"
+    }
 
 
 def test_what_is_not_listed_is_refused():
