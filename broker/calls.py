@@ -103,11 +103,21 @@ class Call:
     def service(self) -> str:
         return self.way[self.station][1]
 
-    def is_prompt_of(self, agent: str, session: str) -> bool:
+    @property
+    def affinity(self) -> str:
+        """Calls with one key go to one worker. What concerns a session goes where the session is, also
+        if its caller names no key: two workers can't serve its prompts in order."""
+        if self.hop not in (wire.DIRECT, wire.EXECUTE):
+            return ""
         header = self.header
-        return (header.service, header.method, header.agent, header.session) == (
-            "llm", "prompt", agent, session,
-        )  # fmt: skip
+        if not header.key and header.service == "llm" and header.session:
+            return f"{header.agent}/{header.session}"
+        return header.key
+
+    def is_turn_of(self, agent: str, session: str) -> bool:
+        header = self.header
+        turns = header.service == "llm" and header.method in ("prompt", "compact")
+        return turns and (header.agent, header.session) == (agent, session)
 
     @property
     def governed(self) -> bool:
@@ -141,7 +151,7 @@ class Service:
         all are full (a full sticky worker means waiting for it: order per key is kept)."""
         if key:
             kept = self._sticky.get(key)
-            if kept and kept[0].alive and not kept[0].draining and now - kept[1] < self.STICKY_S:
+            if kept and self._still_sticks(kept[0], key, now - kept[1]):
                 worker: Peer | None = kept[0]
                 if worker is not None and len(worker.work) >= worker.capacity:
                     return None
@@ -154,6 +164,11 @@ class Service:
                     self._sticky.popitem(last=False)
             return worker
         return self._least_loaded()
+
+    def _still_sticks(self, worker: Peer, key: str, idle_s: float) -> bool:
+        if not worker.alive or worker.draining:
+            return False
+        return idle_s < self.STICKY_S or any(call.affinity == key for call in worker.work.values())
 
     def has_room(self) -> bool:
         return any(len(w.work) < w.capacity and not w.draining for w in self.workers.values())

@@ -64,8 +64,10 @@ class Core(Links):
         """Its work fails or is dispatched again, its calls are cancelled."""
         if peer.service:
             self.service(peer.service).workers.pop(peer.rid, None)
-        for call in list(peer.work.values()):
+        for call in reversed(list(peer.work.values())):  # each goes to the queue's front: order is kept
             self._worker_lost(call)
+        if peer.service:
+            self.pump(peer.service)
         for call in list(peer.calls.values()):
             self.counters["calls_caller_gone"] += 1
             call.caller = None
@@ -134,11 +136,17 @@ class Core(Links):
         call.worker, call.attempt, call.queued_since = None, 0, self.now
         self._enqueue(call)
 
-    def _enqueue(self, call: Call, first: bool = False) -> None:
+    def _enqueue(self, call: Call) -> None:
         service = self.service(call.service)
-        (service.queue.appendleft if first else service.queue.append)(call)
+        service.queue.append(call)
         service.queued_bytes += len(call.body)
         self.pump(service.name)
+
+    def _requeue(self, call: Call) -> None:
+        """In front of those that came later; whoever lost the worker pumps once all are back."""
+        service = self.service(call.service)
+        service.queue.appendleft(call)
+        service.queued_bytes += len(call.body)
 
     def pump(self, name: str) -> None:
         """Hand waiting calls to workers with free capacity, oldest first; a call whose affinity
@@ -151,8 +159,7 @@ class Core(Links):
             service.queued_bytes -= len(call.body)
             if call.id not in self.calls or call.worker is not None or call.service != name:
                 continue
-            key = call.header.key if call.hop in (wire.DIRECT, wire.EXECUTE) else ""
-            worker = service.pick(key, self.now)
+            worker = service.pick(call.affinity, self.now)
             if worker is not None:
                 self._dispatch(call, worker)
             else:
@@ -345,7 +352,7 @@ class Core(Links):
         if call.retryable and call.attempt < limit:
             self.counters["redispatched"] += 1
             call.queued_since = self.now
-            self._enqueue(call, first=True)
+            self._requeue(call)
         elif call.hop == wire.FINISHED:
             self._finished(call, failed=True)
         elif call.hop in (wire.AUTHORIZE, wire.STARTED):
@@ -400,11 +407,11 @@ class Core(Links):
             self.abort(call, "cancelled", "the caller cancelled")
 
     def cancel_prompts(self, agent: str, session: str) -> int:
-        """End the prompts of a session, running or waiting, whoever made them. How many there were."""
-        prompts = [call for call in self.calls.values() if call.is_prompt_of(agent, session)]
-        for call in prompts:
+        """End the turns of a session, running or waiting, whoever made them. How many there were."""
+        turns = [call for call in self.calls.values() if call.is_turn_of(agent, session)]
+        for call in reversed(turns):  # those waiting first, so that none begins in between
             self.abort(call, "cancelled", "an operator cancelled the session's prompts")
-        return len(prompts)
+        return len(turns)
 
     # --- time ----------------------------------------------------------------------------------
 

@@ -61,15 +61,13 @@ async def _turn(home: Home, agent: str, text: str, session: str, json_output: bo
     from beige.cli.calls import CHANNEL, connected
     from beige.cli.terminal import Writer
     from beige.messages.llm import PromptRequest
-    from beige.wire import MAX_TTL_S
+    from beige.sessions import check_id, turn_options
 
     view = JsonView() if json_output else TextView(Writer(sys.stdout), Writer(sys.stderr))
-    key = f"{agent}/{session}" if session else ""
     async with connected(home) as bus:
         stream = bus.open(
-            "llm.prompt", PromptRequest(text),
-            agent=agent, session=session, channel=CHANNEL, key=key, ttl_s=MAX_TTL_S,
-        )  # fmt: skip
+            "llm.prompt", PromptRequest(text), **turn_options(agent, check_id(session), CHANNEL)
+        )
         async with stream:
             async for event in stream:
                 view.event(event)

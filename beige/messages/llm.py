@@ -22,7 +22,7 @@ class PromptEvent(Body):
     """One thing that happened in a turn, in order.
 
     kind                fields used
-    accepted            session; first: the prompt is on disk
+    accepted            session: the prompt is on disk, its turn begins (only notices come before)
     notice              text (e.g. that the model is scripted)
     text_delta          text
     thinking_delta      text
@@ -86,11 +86,15 @@ class SessionInfo(Body):
     model: str = ""
     """Who answered last."""
     outcome: str = ""
-    """Of the last turn; "running" while one is under way, "interrupted" when its process died."""
+    """Of the last turn; "running" while one is under way, "interrupted" when its process died; "damaged"
+    if the file can't be served."""
+    problem: str = ""
+    """What is wrong with the file."""
     context_tokens: int = 0
     """Tokens of the conversation in the last model call, as the provider counted them."""
     usage: dict[str, int] = {}
     cost: float | None = None
+    """US dollars of all its answers; None if a price is not configured."""
     forked_from: str = ""
 
 
@@ -109,7 +113,7 @@ class HistoryRequest(Body):
     """The session's file, as it is on disk, in raw chunks: JSON lines (docs/llm.md)."""
 
     after: Annotated[int, Meta(ge=0)] = 0
-    """Skip so many entries."""
+    """Skip so many entries: ask again with `entries` of the reply to go on. A torn last line is left out."""
 
 
 class ForkRequest(Body):
@@ -118,7 +122,7 @@ class ForkRequest(Body):
     to: Annotated[str, Meta(max_length=128)] = ""
     """The new session's id; "": one is made up."""
     prompts: Annotated[int, Meta(ge=0)] = 0
-    """Copy only the first so many turns; 0: all."""
+    """Copy only the first so many turns; 0: all that have ended."""
 
 
 class CompactRequest(Body):

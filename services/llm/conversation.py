@@ -55,6 +55,8 @@ class Header(Entry, tag="session"):
     v: int
     id: str
     agent: str
+    forked_from: str = ""
+    """The session whose turns were copied."""
 
 
 class Context(Entry, tag="context"):

@@ -111,7 +111,10 @@ class Turn:
                 return self._abort("cancelled", "cancelled")
 
     def _accept(self, prompt: Prompt) -> list[Command]:
-        commands: list[Command] = [self._persist(prompt, sync=True)]
+        commands: list[Command] = [
+            self._persist(prompt, sync=True),
+            Emit(PromptEvent(kind="accepted", session=self.session)),
+        ]
         if self.scripted:
             commands.append(Emit(PromptEvent(kind="notice", text=SCRIPTED_NOTICE, model=self.model)))
         return commands + self._call_model()

@@ -8,14 +8,11 @@
 
 from __future__ import annotations
 
-import re
-import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import msgspec
 
-from beige.errors import Failed, Malformed
+from beige.errors import Failed
 from services.llm.conversation import (
     FORMAT,
     AnyEntry,
@@ -28,30 +25,12 @@ from services.llm.conversation import (
     unfinished,
 )
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}\Z")
-
 
 @dataclass(frozen=True)
 class Journal:
     entries: list[AnyEntry]
     keep: int
     """Bytes of the file that are whole lines; what follows is a torn write, to be cut off."""
-
-
-def check_id(session: str) -> str:
-    """The session's id, a new one if it is empty. Malformed for anything but a plain file name.
-
-    Stops a caller from reading or writing a file outside the agent's directory by a session named
-    `../other/id` (`tests/unit/llm/test_journal.py`).
-    """
-    if not session:
-        return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-    if not _ID.match(session):
-        raise Malformed(
-            f"session: {session[:64]!r} is not a session id (letters, digits, . _ : @ + -, at most 128, "
-            "starting with a letter or digit)"
-        )
-    return session
 
 
 def encode_line(entry: AnyEntry) -> bytes:

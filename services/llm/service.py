@@ -7,16 +7,18 @@ import logging
 from collections.abc import Mapping
 
 from beige.bus import Bus, Request
+from beige.bus.serving import Handler
 from beige.config import Config, load
-from beige.errors import BeigeError, Cancelled, Failed, NotFound
+from beige.errors import BeigeError, Cancelled, Failed, NotFound, PeerLost
 from beige.messages.llm import PromptEvent, PromptRequest, PromptResult
 from beige.money import prices_of
 from beige.paths import Home
 from beige.process import Context
+from beige.sessions import check_id
 from services.llm.conversation import Context as SessionContext
 from services.llm.conversation import Prompt, TurnEnd
 from services.llm.core import Turn
-from services.llm.journal import check_id
+from services.llm.desk import Desk, check_agent
 from services.llm.leases import Leases
 from services.llm.models import Models
 from services.llm.prompt import AGENTS_MD, AGENTS_MD_LIMIT, plugin_tools, system_prompt
@@ -29,8 +31,8 @@ from services.llm.settings import arranged, check
 from services.llm.toolbox import Toolbox, read_text
 
 log = logging.getLogger("llm")
-CAPACITY = 32
-"""Prompts served at once."""
+CAPACITY = 128
+"""Calls served at once: prompts, those that wait for their session, and what operators ask."""
 
 
 class Service:
@@ -41,13 +43,19 @@ class Service:
         self._models = {name: Models(agent, providers, prices) for name, agent in config.agents.items()}
         self._sessions = Sessions(home.sessions)
         self.settings = SettingsDesk(home.sessions, config.agents)
+        self._desk = Desk(home, config.agents, self._sessions, self.settings)
+
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        return {
+            "llm.prompt": self.prompt,
+            "llm.settings": self.settings.serve,
+            **self._desk.handlers,
+        }
 
     async def prompt(self, request: Request, body: PromptRequest) -> PromptResult:
         """One prompt to one session of `request.agent`; a session without a name is a new one."""
-        if request.agent not in self._agents:
-            raise NotFound(
-                f"there is no agent {request.agent!r}; configured: {', '.join(self._agents) or 'none'}"
-            )
+        check_agent(request, self._agents)
 
         async def notice(text: str) -> None:
             await request.send(PromptEvent(kind="notice", text=text))
@@ -57,6 +65,9 @@ class Service:
         async with self._sessions.open(request.agent, session_id, notice) as session:
             if any(isinstance(entry, TurnEnd) for entry in session.repaired):
                 await notice("the last turn of this session was interrupted; the conversation goes on")
+            if _began_before(session, request.call_name):
+                raise PeerLost("the process serving this prompt ended in the middle of the turn; the session "
+                               "has what it did, and goes on with the next prompt")  # fmt: skip
             return await self._turn(request, body, session)
 
     async def _turn(self, request: Request, body: PromptRequest, session: Session) -> PromptResult:
@@ -87,6 +98,12 @@ class Service:
             raise
 
 
+def _began_before(session: Session, call: str) -> bool:
+    """The broker gives a prompt with an idempotency key to another process when its own dies. One that
+    had begun is on disk: it is not run a second time (`tests/processes/test_kill_llm.py`)."""
+    return any(isinstance(entry, Prompt) and entry.call == call for entry in session.entries)
+
+
 async def _agents_md(request: Request, session: Session) -> str:
     """The workspace's AGENTS.md as it was when the session began; empty if there is none. The agent
     may have written it: it steers that agent alone."""
@@ -112,9 +129,7 @@ async def main(context: Context) -> None:
     providers = open_providers(context.home, config.llm.providers)
     service = Service(context.home, config, providers)
     bus = Bus(context.home, context.user)
-    bus.serve(
-        "llm", {"llm.prompt": service.prompt, "llm.settings": service.settings.serve}, capacity=CAPACITY
-    )
+    bus.serve("llm", service.handlers, capacity=CAPACITY)
     async with contextlib.AsyncExitStack() as closing:
         for provider in providers.values():
             closing.push_async_callback(provider.close)

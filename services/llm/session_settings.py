@@ -10,8 +10,8 @@ from beige.bus import Request
 from beige.config import AgentConfig
 from beige.errors import Malformed, NotFound
 from beige.messages.session_settings import SessionSettings, SettingsReply, SettingsRequest
+from beige.sessions import check_id
 from services.llm import settings
-from services.llm.journal import check_id
 from services.llm.settings_file import SettingsFile
 
 
@@ -45,3 +45,9 @@ class SettingsDesk:
         resolved = settings.resolve(self._agents[agent], channel, layer)
         resolved.notices[:0] = notices
         return resolved
+
+    async def forget(self, agent: str, session: str) -> None:
+        """The session is removed: another one of its name begins without its settings."""
+        layer, _ = await asyncio.to_thread(self._file.read, agent, session)
+        if layer != SessionSettings():
+            await asyncio.to_thread(self._file.change, agent, session, lambda old: SessionSettings())

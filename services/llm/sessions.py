@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import fcntl
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from beige.errors import Failed
+from beige.errors import Failed, NotFound, Overloaded
 from beige.paths import private_directory
 from services.llm.conversation import FORMAT, AnyEntry, Header
 from services.llm.journal import encode_line, read_journal, repairs
@@ -76,11 +77,7 @@ class Session:
         os.fsync(self._fd)
         if self._new:
             self._new = False
-            directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            _sync_directory(self._path.parent)
 
 
 class Sessions:
@@ -88,51 +85,106 @@ class Sessions:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._queues: dict[tuple[str, str], tuple[asyncio.Lock, int]] = {}
+        self._lines: dict[tuple[str, str], deque[asyncio.Event]] = {}
+        """Who is served, and who waits, per session; the first one is served."""
 
     @contextlib.asynccontextmanager
     async def open(self, agent: str, session: str, waiting: Waiting) -> AsyncIterator[Session]:
         """The session, alone: prompts to it are served in the order they came. `session` must have
-        passed `journal.check_id`, `agent` be a configured agent's name."""
+        passed `check_id`, `agent` be a configured agent's name."""
         async with self._turn_in_line(agent, session, waiting):
-            directory = self._root / agent
+            path = self._path(agent, session)
             private_directory(self._root)
-            private_directory(directory)
-            path = directory / f"{session}.jsonl"
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            private_directory(path.parent)
+            fd = await _locked(path, waiting)
             try:
-                await _lock(fd, waiting)
                 opened = Session(agent, session, path, fd)
                 await opened.load()
                 yield opened
             finally:
                 os.close(fd)
 
+    async def remove(self, agent: str, session: str) -> None:
+        """The session's file is gone. Overloaded while a prompt is served or waits, NotFound without one."""
+        busy = Overloaded(f"session {session!r} is busy: cancel its prompts first")
+        if (agent, session) in self._lines:
+            raise busy
+        path = self._path(agent, session)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise NotFound(f"no such session: {session!r}") from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+        except BlockingIOError:
+            raise busy from None
+        finally:
+            os.close(fd)
+        await asyncio.to_thread(_sync_directory, path.parent)
+
+    def _path(self, agent: str, session: str) -> Path:
+        return self._root / agent / f"{session}.jsonl"
+
     @contextlib.asynccontextmanager
     async def _turn_in_line(self, agent: str, session: str, waiting: Waiting) -> AsyncIterator[None]:
-        """asyncio.Lock wakes its waiters in order; a cancelled one leaves the line."""
-        key = (agent, session)
-        lock, users = self._queues.get(key, (asyncio.Lock(), 0))
-        self._queues[key] = (lock, users + 1)
+        """A place in the line is taken before anything is waited for, so that the order is that in which
+        the calls came. A cancelled one leaves the line."""
+        key, turn = (agent, session), asyncio.Event()
+        line = self._lines.setdefault(key, deque())
+        line.append(turn)
         try:
-            if users:
-                await waiting(f"waiting: session {session} is busy with {users} earlier prompt(s)")
-            async with lock:
-                yield
+            if len(line) > 1:
+                await waiting(f"waiting: session {session} is busy with {len(line) - 1} earlier prompt(s)")
+                await turn.wait()
+            yield
         finally:
-            lock, users = self._queues.pop(key)
-            if users > 1:
-                self._queues[key] = (lock, users - 1)
+            line.remove(turn)
+            if line:
+                line[0].set()
+            else:
+                del self._lines[key]
+
+
+async def _locked(path: Path, waiting: Waiting) -> int:
+    """The file, created if need be, and locked. One that was removed meanwhile is opened anew: what is
+    written to it would be lost."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            await _lock(fd, waiting)
+            if _is_at(path, fd):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(fd))
+    except FileNotFoundError:
+        return False
 
 
 async def _lock(fd: int, waiting: Waiting) -> None:
-    told = False
+    """Told only when it really lasts: those who list sessions hold a lock for a moment, too."""
+    tries = 0
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if not told:
-                told = True
+            tries += 1
+            if tries == 2:
                 await waiting("waiting: another llm process is serving this session")
             await asyncio.sleep(LOCK_POLL_S)
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -98,7 +98,8 @@ def test_a_scripted_turn_runs_through_the_corridor_and_says_what_it_is(bare):
         "scripted/walk", True, "end_turn", 2,
     )  # fmt: skip
     kinds = [event.kind for event in events]
-    assert (kinds[0], events[0].text) == (
+    assert (kinds[0], events[0].session) == ("accepted", "s1")
+    assert (kinds[1], events[1].text) == (
         "notice",
         "scripted model: a script file speaks here, not a language model",
     )

@@ -68,7 +68,7 @@ def kinds(commands):
 
 def test_the_prompt_is_on_disk_before_the_model_is_called():
     _, commands = a_turn()
-    assert kinds(commands) == ["Prompt", "CallModel"]
+    assert kinds(commands) == ["Prompt", "accepted", "CallModel"]
     assert commands[0].sync
 
 
@@ -203,8 +203,8 @@ def test_shown_text_is_not_written_twice_when_the_turn_ends_after_it():
 
 def test_a_scripted_turn_says_so_first_and_in_its_result():
     turn, commands = a_turn(scripted=True)
-    assert kinds(commands) == ["Prompt", "notice", "CallModel"]
-    assert commands[1].event.text == "scripted model: a script file speaks here, not a language model"
+    assert kinds(commands) == ["Prompt", "accepted", "notice", "CallModel"]
+    assert commands[2].event.text == "scripted model: a script file speaks here, not a language model"
     assert turn.handle(said(Text("x")))[-1].result.scripted
 
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from beige.errors import Failed, Malformed
+from beige.errors import Failed
 from services.llm.conversation import (
     INTERRUPTED,
     NOT_STARTED,
@@ -19,7 +19,7 @@ from services.llm.conversation import (
     ToolStart,
     TurnEnd,
 )
-from services.llm.journal import check_id, encode_line, read_journal, repairs
+from services.llm.journal import encode_line, read_journal, repairs
 
 HEADER = Header(v=1, id="s1", agent="travel")
 ASKED = Assistant(
@@ -120,25 +120,3 @@ def test_finished_results_of_an_unfinished_turn_are_kept():
     entries = [HEADER, Prompt(text="x"), ASKED, ToolStart(tool_id="a"), RESULT]
     data = written(entries)
     assert [entry.tool_id for entry in repairs(read_journal(data, "travel", "s1"), len(data))[:-1]] == ["b"]
-
-
-@pytest.mark.parametrize(
-    "session",
-    ["../x", "a/b", "/etc/passwd", ".", "..", ".hidden", "a\0b", "a\nb", "a b", "ä", "-x", "x" * 129, "a\n"],
-)
-def test_a_session_id_is_a_plain_file_name(session):
-    with pytest.raises(Malformed, match="session"):
-        check_id(session)
-
-
-@pytest.mark.parametrize(
-    "session", ["a", "20261129-161500-1a2b3c4d", "telegram:123:-45", "user@host+x.y", "x" * 128]
-)
-def test_ordinary_ids_are_accepted(session):
-    assert check_id(session) == session
-
-
-def test_an_empty_id_becomes_a_new_one():
-    first, second = check_id(""), check_id("")
-    assert first != second
-    assert check_id(first) == first

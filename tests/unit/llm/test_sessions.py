@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from beige.errors import Failed
+from beige.errors import Failed, NotFound, Overloaded
 from services.llm.conversation import Prompt, TurnEnd
 from services.llm.sessions import Sessions
 
@@ -107,13 +107,73 @@ def test_prompts_to_one_session_are_served_in_order_and_alone(tmp_path):
     async def run():
         sessions = Sessions(tmp_path)
         await asyncio.gather(*[one(sessions, number) for number in range(10)])
-        assert sessions._queues == {}
+        assert sessions._lines == {}
 
     asyncio.run(run())
     assert order == list(range(10))
     types = [line["type"] for line in lines(tmp_path)]
     assert types == ["session"] + ["prompt", "turn_end"] * 10
     assert len(told) == 9 and "busy with 1 earlier" in told[0]
+
+
+def test_a_caller_who_takes_no_notice_loses_no_place_in_the_line(tmp_path):
+    order = []
+
+    async def one(sessions, number, waiting):
+        async with sessions.open("travel", "s1", waiting):
+            order.append(number)
+
+    async def run():
+        sessions, taken = Sessions(tmp_path), asyncio.Event()
+
+        async def slow(text):
+            await taken.wait()
+
+        async with sessions.open("travel", "s1", quiet):
+            tasks = [asyncio.create_task(one(sessions, n, slow if n == 1 else quiet)) for n in (1, 2)]
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        taken.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert order == [1, 2]
+
+
+def test_a_session_is_removed_only_while_nobody_uses_it(tmp_path):
+    async def run():
+        sessions, other = Sessions(tmp_path), Sessions(tmp_path)
+        with pytest.raises(NotFound, match="s1"):
+            await sessions.remove("travel", "s1")
+        async with sessions.open("travel", "s1", quiet):
+            for held in (sessions, other):
+                with pytest.raises(Overloaded, match="busy"):
+                    await held.remove("travel", "s1")
+        await other.remove("travel", "s1")
+        assert list((tmp_path / "travel").iterdir()) == []
+
+    asyncio.run(run())
+
+
+def test_who_waited_for_a_session_that_was_removed_writes_to_a_file_that_is_there(tmp_path):
+    async def run():
+        waits = asyncio.Event()
+
+        async def waiting(text):
+            waits.set()
+
+        async def wait():
+            async with Sessions(tmp_path).open("travel", "s1", waiting) as session:
+                session.append(Prompt(text="after"))
+
+        async with Sessions(tmp_path).open("travel", "s1", quiet):
+            task = asyncio.create_task(wait())
+            await waits.wait()
+            (tmp_path / "travel" / "s1.jsonl").unlink()
+        await task
+
+    asyncio.run(run())
+    assert [line["type"] for line in lines(tmp_path)] == ["session", "prompt"]
 
 
 def test_other_sessions_do_not_wait(tmp_path):
@@ -146,7 +206,7 @@ def test_a_cancelled_waiter_leaves_the_line(tmp_path):
                 await task
         async with sessions.open("travel", "s1", quiet):
             pass
-        assert sessions._queues == {}
+        assert sessions._lines == {}
 
     asyncio.run(run())
 
