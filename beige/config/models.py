@@ -30,7 +30,7 @@ IN_WORDS = {
 }
 """What each pattern allows, for error messages."""
 
-Api = Literal["anthropic-messages", "openai-completions", "scripted"]
+Api = Literal["anthropic-messages", "openai-completions", "openai-responses", "scripted"]
 IMPLIED_API: dict[str, Api] = {"anthropic": "anthropic-messages", "openai": "openai-completions"}
 """Providers whose name says which API they speak."""
 

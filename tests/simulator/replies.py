@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Say:
-    """Text, sent in `pieces` deltas."""
+    """Text, sent in `pieces` deltas. `refusal`: as OpenAI tells a model's own refusal."""
 
     text: str
     pieces: int = 3
+    refusal: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Reply:
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
     variant: frozenset[str] = frozenset()
-    """Ways in which compatible servers bend OpenAI's format: `no_done`, `null_content`,
+    """Ways in which compatible servers bend the formats, see each wire: `no_done`, `null_content`,
     `empty_choices`, `whole_args`, `object_args`, `same_index`, `no_index`, `keep_alive`."""
 
     @property

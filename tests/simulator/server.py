@@ -1,4 +1,4 @@
-"""One HTTP server on loopback that speaks the Anthropic and the OpenAI wire formats, in its own thread.
+"""One HTTP server on loopback that speaks Anthropic's and both of OpenAI's wire formats, in its own thread.
 
     with Simulator() as simulator:
         simulator.answer(reply("hello"), Refusal(429, headers={"retry-after": "7"}))
@@ -22,10 +22,14 @@ from typing import Any
 
 import h11
 
-from tests.simulator import anthropic_wire, openai_wire
+from tests.simulator import anthropic_wire, openai_wire, responses_wire
 from tests.simulator.replies import Answer, Held, Refusal, Reply, Silence, reply
 
-WIRES: dict[str, ModuleType] = {"/v1/messages": anthropic_wire, "/v1/chat/completions": openai_wire}
+WIRES: dict[str, ModuleType] = {
+    "/v1/messages": anthropic_wire,
+    "/v1/chat/completions": openai_wire,
+    "/v1/responses": responses_wire,
+}
 MAX_REQUEST = 64 * 1024 * 1024
 
 

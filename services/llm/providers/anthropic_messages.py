@@ -27,6 +27,7 @@ from services.llm.conversation import (
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
 from services.llm.providers.base import ModelRequest, ThinkingLevel, clean, tool_call, usage, wire_id
+from services.llm.providers.bounds import client_options
 from services.llm.providers.failures import ModelError, from_status, from_transport, named
 
 DEFAULT_URL = "https://api.anthropic.com"
@@ -60,6 +61,7 @@ class AnthropicMessages:
             default_headers={"x-api-key": api_key or "none", **(headers or {})},
             max_retries=0,
             timeout=anthropic.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            http_client=anthropic.DefaultAsyncHttpxClient(**client_options()),
         )
         self._messages = self._client.messages  # the SDK imports this part lazily: now, not in a turn
 

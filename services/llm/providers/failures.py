@@ -32,14 +32,25 @@ Kind = Literal[
 ]
 
 _CONTEXT = re.compile(
-    r"prompt is too long|context[ _]length|context[ _]window|context[ _]size|maximum context|"
-    r"too many tokens|input is too long|exceeds? the (?:available|max\w*) (?:context|number of tokens)|"
-    r"request_too_large",
+    r"prompt is too long|input is too long|too many tokens|request_too_large|"
+    r"context[ _](?:length|window|size|limit)|"
+    r"maximum (?:context|prompt length|model length)|"
+    r"exceeds? (?:the )?(?:available|max\w*) (?:context|length|number of tokens)|"
+    r"model token limit|token count of \d+ exceeds|range of input length|"
+    r"tokens \+ `?max_new_tokens`? must be",
     re.IGNORECASE,
 )
+"""Each vendor's words for it, captured in `tests/unit/llm/test_failures.py`."""
 _RATE = re.compile(r"rate.?limit|too many requests|quota", re.IGNORECASE)
 _OVERLOADED = re.compile(r"overloaded|capacity|temporarily unavailable|try again later", re.IGNORECASE)
-_BILLING = re.compile(r"credit balance|insufficient_quota|payment required", re.IGNORECASE)
+_BILLING = re.compile(r"credit balance|insufficient_quota|payment required|billing_error", re.IGNORECASE)
+_AUTH = re.compile(r"authentication_error|permission_error|invalid_api_key", re.IGNORECASE)
+_IN_STREAM: tuple[tuple[re.Pattern[str], Kind], ...] = (
+    (re.compile(r"timeout_error"), "timeout"),
+    (re.compile(r"server_error|api_error|internal_error"), "overloaded"),
+    (re.compile(r"invalid_|not_found|policy_violation|_image|image_"), "bad_request"),
+)
+"""What an error's type says where there is no status: the answer had begun with 200."""
 _MESSAGE_LIMIT = 500
 _KEY_PIECE = 8
 
@@ -65,23 +76,30 @@ def from_status(status: int | None, body: object, headers: Mapping[str, str]) ->
 
 def classify(status: int | None, error_type: str, message: str) -> Kind:
     """Status first where it is plain, then the provider's own type, then its words."""
-    words = f"{error_type} {message}"
-    if status in (401, 403) or "authentication_error" in words or "invalid_api_key" in words:
+    words, in_stream = f"{error_type} {message}", status in (None, 200)
+    if status in (401, 403) or _AUTH.search(words):
         return "auth"
-    if status == 402 or (_BILLING.search(words) and status in (400, 429)):
+    if status == 402 or (_BILLING.search(words) and (in_stream or status in (400, 429))):
         return "billing"
-    if status == 413 or (_CONTEXT.search(words) and status in (None, 200, 400, 422, 500)):
+    if status == 413 or (_CONTEXT.search(words) and (in_stream or status in (400, 422, 500))):
         return "context_too_long"
     if status == 429 or "rate_limit_error" in error_type:
         return "rate_limited"
     if status in (503, 529) or "overloaded" in error_type:
         return "overloaded"
-    if status is not None and 400 <= status < 500 and status != 408:
+    if status is not None and 300 <= status < 500 and status != 408:
         return "bad_request"
+    return _by_words(status, error_type, words)
+
+
+def _by_words(status: int | None, error_type: str, words: str) -> Kind:
     if _RATE.search(words):
         return "rate_limited"
     if _OVERLOADED.search(words) or (status is not None and status >= 500):
         return "overloaded"
+    for pattern, kind in _IN_STREAM:
+        if pattern.search(error_type):
+            return kind
     return "timeout" if status == 408 else "bad_response"
 
 

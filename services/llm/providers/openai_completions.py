@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import openai
-
 from services.llm.conversation import (
     Assistant,
     Block,
@@ -28,10 +26,9 @@ from services.llm.conversation import (
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
 from services.llm.providers.base import ModelRequest, all_input_usage, clean, tool_call, wire_id
-from services.llm.providers.failures import ModelError, from_status, from_transport, named
+from services.llm.providers.failures import ModelError, named
+from services.llm.providers.openai_sdk import open_client, translate
 
-DEFAULT_URL = "https://api.openai.com/v1"
-CONNECT_TIMEOUT_S = 10.0
 _STOPS: dict[str, StopReason] = {
     "stop": "end_turn",
     "length": "max_tokens",
@@ -49,14 +46,7 @@ class OpenAICompletions:
         self._name = name
         self._secrets = [api_key or "", *(headers or {}).values()]
         self._own = base_url is None
-        # Everything is given, so that no variable of the environment moves the URL.
-        self._client = openai.AsyncOpenAI(
-            api_key=api_key or "none",
-            base_url=base_url or DEFAULT_URL,
-            default_headers=dict(headers or {}),
-            max_retries=0,
-            timeout=openai.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-        )
+        self._client = open_client(api_key, base_url, headers, timeout_s)
         self._completions = self._client.chat.completions  # imported lazily by the SDK: now, not in a turn
 
     def label(self, model: str) -> str:
@@ -77,19 +67,6 @@ class OpenAICompletions:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def translate(error: Exception, began: bool) -> ModelError:
-    """The SDK's errors, those of its HTTP library, and what malformed chunks raise in both."""
-    if isinstance(error, ModelError):
-        return error
-    if isinstance(error, openai.APIStatusError):
-        return from_status(error.status_code, error.body or str(error), error.response.headers)
-    if transport := from_transport(error, began=began):
-        return transport
-    if isinstance(error, openai.APIError) and error.body:  # an error event inside the stream
-        return from_status(None, error.body, {})
-    return ModelError("bad_response", f"the provider sent something unreadable ({type(error).__name__})")
 
 
 @dataclass

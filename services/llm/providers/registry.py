@@ -36,5 +36,6 @@ def _open(home: Home, name: str, provider: ProviderConfig) -> Provider:
 
 _SDKS = {
     "anthropic-messages": ("services.llm.providers.anthropic_messages", "AnthropicMessages"),
+    "openai-responses": ("services.llm.providers.openai_responses", "OpenAIResponses"),
     "openai-completions": ("services.llm.providers.openai_completions", "OpenAICompletions"),
 }

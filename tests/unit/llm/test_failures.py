@@ -14,6 +14,25 @@ NO_CREDIT = "Your credit balance is too low to access the Anthropic API."
 OPENAI_LONG = "This model's maximum context length is 128000 tokens. However, you requested 130012 tokens."
 LLAMA_LONG = "the request exceeds the available context size (4096 tokens), try increasing it"
 
+TOO_LONG = [
+    ("anthropic with the answer", 400, "input length and `max_tokens` exceed context limit: 1 + 2 > 2"),
+    ("openai responses", 400, "Your input exceeds the context window of this model."),
+    ("gemini", 400, "The input token count (1196265) exceeds the maximum number of tokens allowed"),
+    ("mistral", 400, "Prompt contains 65673 tokens, too large for model with 32 maximum context length"),
+    ("xai", 400, "This model's maximum prompt length is 131072 but the request contains 537812 tokens."),
+    ("openrouter", 400, "This endpoint's maximum context length is 32768 tokens. However, you"),
+    ("bedrock", 400, "Input is too long for requested model."),
+    ("vllm", 400, "The decoder prompt (length 5021) is longer than the maximum model length of 4096."),
+    ("lm studio", 400, "the model is loaded with context length of only 4096 tokens, which is not enough"),
+    ("moonshot", 400, "Invalid request: Your request exceeded model token limit: 131072"),
+    ("zai", 400, "Prompt exceeds max length"),
+    ("minimax", 400, "invalid params, context window exceeds limit"),
+    ("copilot", 400, "prompt token count of 145063 exceeds the limit of 128000"),
+    ("dashscope", 400, "Range of input length should be [1, 129024]"),
+    ("tgi", 422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096."),
+    ("llama.cpp 500", 500, "context size exceeded"),
+]  # fmt: skip
+
 
 def anthropic(error_type, message):
     return {"type": "error", "error": {"type": error_type, "message": message}}
@@ -50,11 +69,23 @@ CASES = {
     ),
     "openai too long": (400, openai(OPENAI_LONG, code="context_length_exceeded"), "context_too_long"),
     "llama.cpp too long": (400, openai(LLAMA_LONG, "exceed_context_size_error"), "context_too_long"),
+    **{
+        f"{vendor} too long": (status, openai(message), "context_too_long")
+        for vendor, status, message in TOO_LONG
+    },
     "anthropic 413": (
         413,
         anthropic("request_too_large", "Request exceeds the maximum size"),
         "context_too_long",
     ),
+    "error in a stream": (200, anthropic("api_error", "Internal server error"), "overloaded"),
+    "time-out in a stream": (200, anthropic("timeout_error", "Request timed out"), "timeout"),
+    "refused in a stream": (200, anthropic("invalid_request_error", "messages: odd"), "bad_request"),
+    "no credit in a stream": (None, openai(QUOTA, code="insufficient_quota"), "billing"),
+    "key in a stream": (200, anthropic("authentication_error", "invalid x-api-key"), "auth"),
+    "words alone in a stream": (None, "Service temporarily unavailable", "overloaded"),
+    "nothing in a stream": (None, openai("odd"), "bad_response"),
+    "a redirect": (307, "", "bad_request"),
     "unknown model": (404, anthropic("not_found_error", "model: claude-9"), "bad_request"),
     "bad tool": (400, anthropic("invalid_request_error", "tools.0.name: String should match"), "bad_request"),
     "request timeout": (408, "", "timeout"),

@@ -1,4 +1,4 @@
-"""Whatever happens in its turns, a conversation stays valid for both APIs and no call runs twice.
+"""Whatever happens in its turns, a conversation stays valid for all three APIs and no call runs twice.
 
 The real runner and journal, with a played model, played tools, and an end from outside at any await.
 """
@@ -25,12 +25,12 @@ from services.llm.conversation import (
 from services.llm.core import Turn
 from services.llm.events import MessageDone, MovedOn, TextDelta
 from services.llm.journal import encode_line, read_journal, repairs
-from services.llm.providers import anthropic_messages, openai_completions
+from services.llm.providers import anthropic_messages, openai_completions, openai_responses
 from services.llm.providers.base import ModelRequest
 from services.llm.providers.failures import ModelError
 from services.llm.runner import Runner
 from services.llm.tools import SPECS
-from tests.simulator import anthropic_wire, openai_wire
+from tests.simulator import anthropic_wire, openai_wire, responses_wire
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,11 @@ class Stage:
         yield MessageDone(Assistant(model="p/m", content=content, stop_reason=answer.stop))
 
     def check(self, conversation):
-        """What would be sent now is what both APIs accept."""
+        """What would be sent now is what all three APIs accept."""
         request = ModelRequest(model="m", system="s", messages=conversation, tools=SPECS)
         for label in ("p/m", "other/m"):
             assert anthropic_wire.problem(anthropic_messages.encode_request(request, label)) == ""
+            assert responses_wire.problem(openai_responses.encode_request(request, label)) == ""
         assert openai_wire.problem(openai_completions.encode_request(request, own=False)) == ""
 
 

@@ -10,6 +10,7 @@ from services.llm.providers.anthropic_messages import AnthropicMessages
 from services.llm.providers.base import MOST_TOKENS, USAGE, ModelRequest, all_input_usage, usage
 from services.llm.providers.failures import ModelError
 from services.llm.providers.openai_completions import OpenAICompletions
+from services.llm.providers.openai_responses import OpenAIResponses
 from services.llm.tools import SPECS
 from tests.simulator.replies import Fault, reply
 
@@ -18,6 +19,7 @@ ALL = {"input_tokens": 100, "output_tokens": 60, "cache_read_tokens": 2000, "cac
 """2,400 tokens of input, of which 100 at the plain price; 60 of output, 40 of them reasoning."""
 APIS = {
     "anthropic-messages": lambda url: AnthropicMessages("p", api_key="k" * 20, base_url=url),
+    "openai-responses": lambda url: OpenAIResponses("p", api_key="k" * 20, base_url=f"{url}/v1"),
     "openai-completions": lambda url: OpenAICompletions("p", api_key="k" * 20, base_url=f"{url}/v1"),
 }
 
