@@ -99,7 +99,9 @@ def show(
     view = run(_show(home, agent))
     if json_output:
         flags = [structs.asdict(flag) for flag in view.flags]
-        emit({**structs.asdict(view), "info": structs.asdict(view.info), "flags": flags})
+        usage = None if view.workspace is None else structs.asdict(view.workspace)
+        info = structs.asdict(view.info)
+        emit({**structs.asdict(view), "info": info, "flags": flags, "workspace": usage})
         return
     info = view.info
     print(safe(
@@ -107,7 +109,19 @@ def show(
         f"runtime {view.runtime or 'the engine default'}, executor {info.executor or 'not connected'}"
     ))  # fmt: skip
     print(safe("limits: " + ", ".join(f"{name} {value}" for name, value in view.limits.items())))
+    print(safe(f"workspace: {_workspace(view)}"))
     print(table(_flag_rows(view.flags, compare=bool(info.container))))
+
+
+def _workspace(view: Any) -> str:
+    usage = view.workspace
+    if usage is None:
+        size = view.limits.get("workspaceSize", "None")
+        return "no quota (workspaceSize)" if size == "None" else f"{size}, not mounted"
+    return (
+        f"{usage.used_bytes >> 10} of {usage.limit_bytes >> 10} KiB, "
+        f"{usage.used_files} of {usage.limit_files} files"
+    )
 
 
 def _flag_rows(flags: list[Any], *, compare: bool) -> list[list[str]]:

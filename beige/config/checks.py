@@ -7,13 +7,14 @@ provider: whatever has the wrong shape is skipped here and reported by `validati
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from beige.config import budget_checks
 from beige.config.models import SandboxConfig
 from beige.config.problems import Location, Problem, suggest
-from beige.config.sizes import SHM_BYTES, files_fit
+from beige.config.sizes import LEAST_WORKSPACE, SHM_BYTES, files_fit, size_bytes
 from beige.messages import CORE_TOOLS
 
 _SIZES: dict[str, Any] = {
@@ -92,6 +93,7 @@ def _check_tools(
 def _check_sandbox(at: Location, sandbox: dict[str, Any]) -> Iterator[Problem]:
     if sandbox.get("profile") == "open":
         yield Problem((*at, "profile"), '"open" does not exist yet in this version', "allowed: sealed")
+    yield from _check_workspace((*at, "workspaceSize"), sandbox.get("workspaceSize"))
     sizes = [sandbox.get(alias, default) for alias, default in _SIZES.items()]
     try:
         fit = files_fit(*sizes)
@@ -104,6 +106,12 @@ def _check_sandbox(at: Location, sandbox: dict[str, Any]) -> Iterator[Problem]:
             "shared memory are more than half of it",
             "raise memory, or lower tmpSize or homeSize",
         )
+
+
+def _check_workspace(at: Location, size: Any) -> Iterator[Problem]:
+    with suppress(ValueError, TypeError):
+        if size is not None and size_bytes(size) < LEAST_WORKSPACE:
+            yield Problem(at, f"{size} is too little for a file system", f"{LEAST_WORKSPACE >> 20}m or more")
 
 
 def _check_plugin_configs(at: Location, agent: dict[str, Any], plugins: dict[str, Any]) -> Iterator[Problem]:

@@ -143,6 +143,8 @@ class SandboxConfig(Section):
     """Most files one process may have open."""
     file_size: Size = "2g"
     """Largest file a process may write."""
+    workspace_size: Size | None = None
+    """Most the workspace may hold; left out: no limit. Needs root."""
     extra_mounts: Annotated[tuple[MountConfig, ...], Field(max_length=16)] = ()
     """More of the host for the agent to see; what would give power away is refused."""
     deadline_s: Annotated[float, Field(gt=0, le=86400)] = 600.0

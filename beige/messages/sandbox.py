@@ -153,12 +153,23 @@ class SandboxFlag(Body):
     """The two sides disagree, or the engine has what nobody asked for."""
 
 
+class WorkspaceUsage(Body):
+    """Of a workspace with a quota, as its file system says."""
+
+    limit_bytes: int
+    used_bytes: int
+    limit_files: int
+    used_files: int
+
+
 class SandboxView(Body):
     info: SandboxInfo
     runtime: str
     limits: dict[str, str]
     """From the configuration."""
     flags: list[SandboxFlag]
+    workspace: WorkspaceUsage | None = None
+    """None: no quota, or not mounted."""
 
 
 METHODS = {

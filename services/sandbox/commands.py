@@ -56,6 +56,9 @@ async def execute(sandbox: Sandbox, call: ExecCall, body: ExecRequest) -> ExecRe
         limit = sandbox.config.sandbox.memory
         result.stderr += f"\n[killed: over the sandbox's memory limit of {limit}]\n".encode()
         call.outcome.error = "out of memory"
+    elif result.exit_code and (full := await sandbox.workspace.full()):
+        result.stderr += f"\n[{full}]\n".encode()
+        call.outcome.error = "workspace full"
     call.outcome.exit_code = result.exit_code
     call.outcome.output_bytes = result.stdout_bytes + result.stderr_bytes
     if ended.timed_out:

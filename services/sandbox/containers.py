@@ -19,12 +19,13 @@ from beige.config import AgentConfig, Config, ConfigProblems, Mount, examine_mou
 from beige.errors import BeigeError, Failed, NotFound, Overloaded, TooLarge
 from beige.messages.sandbox import SandboxInfo
 from beige.paths import Home
-from services.sandbox import failure, launchers, workspace
+from services.sandbox import failure, launchers
 from services.sandbox.channel import CannotRun, Channel, ChannelLost, Command, Exit, OnOutput
 from services.sandbox.engine import Container, Engine
 from services.sandbox.failure import EngineError, Kind
 from services.sandbox.fallback import DockerExecChannel
 from services.sandbox.listener import ExecListener, Identity
+from services.sandbox.quota import unused
 from services.sandbox.spec import (
     SPEC_LABEL,
     ContainerSpec,
@@ -33,6 +34,7 @@ from services.sandbox.spec import (
     home_digest,
     own_environment,
 )
+from services.sandbox.workspace import Workspace
 
 MAX_RUNNING = 32
 """Calls of one agent at once. The service's capacity is this times the agents: one agent's hundred
@@ -88,6 +90,7 @@ class Sandbox:
         self._lock = asyncio.Lock()
         self._running = 0
         self._memory_kills = 0
+        self.workspace = Workspace(home, agent, self.config.sandbox, engine, seccomp, log)
 
     # --- for callers -----------------------------------------------------------------------------------
 
@@ -172,6 +175,7 @@ class Sandbox:
                 found = await self._engine.inspect(container_name(self._home, self.agent))
                 if found is not None and found.home == home_digest(self._home):
                     await self._engine.remove(found.id)
+            await self.workspace.detach()
 
     async def close(self) -> None:
         """Let go of the container without touching it."""
@@ -212,10 +216,15 @@ class Sandbox:
         image_id = await self._engine.image_id(image)
         self._listener.start()
         await asyncio.to_thread(launchers.write_tools, self._home, self._whole, self.agent)
-        await workspace.prepare(self._home, self.agent, image, self._engine, self._seccomp)
         found = await self._engine.inspect(specs[True].name)
         if found is not None and found.home != home_digest(self._home):
             raise EngineError(Kind.NAME_TAKEN, found.name)
+        if found is not None and not await self.workspace.in_place():
+            # It would go on in what lies below the mount.
+            self._log.info("replacing the container of %s: its workspace gets a file system", self.agent)
+            await self._engine.remove(found.id)
+            found = None
+        await self.workspace.prepare()
         decided = plan(found, frozenset(spec.digest for spec in specs.values()), image_id)
         if decided is Plan.ADOPT and found is not None:
             adopted = await self._adopt(found, executor=found.spec == specs[True].digest)
@@ -380,6 +389,8 @@ class Sandboxes:
             if one not in known:
                 self._log.info("removing %s, an agent no longer configured", one.name)
                 await self._engine.remove(one.id)
+        for disk in unused(self._home, frozenset(self._sandboxes), self._log):
+            await asyncio.to_thread(disk.detach)
         await asyncio.gather(*(self._take_up(one.agent) for one in known))
 
     async def _take_up(self, agent: str) -> None:
@@ -392,6 +403,7 @@ class Sandboxes:
         await asyncio.gather(*(one.close() for one in self._sandboxes.values()))
 
     async def remove_all(self) -> None:
-        """Remove every container of this home; workspaces stay."""
+        """Remove every container of this home; workspaces stay, those with a quota unmounted."""
         found = await self._engine.list(home_digest(self._home))
         await asyncio.gather(*(self._engine.remove(one.id) for one in found))
+        await asyncio.gather(*(one.workspace.detach() for one in self._sandboxes.values()))

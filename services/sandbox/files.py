@@ -167,6 +167,8 @@ class Files:
             self._cleaning.add(task)
             task.add_done_callback(self._cleaning.discard)
             raise
+        if ended.status and (full := await self._sandbox.workspace.full()):
+            raise Failed(f"{path}: {full}", executed="no")
         return bytes(_checked(ended, path).stdout.head).strip() == b"1"
 
     async def _clean(self, path: str, temporary: str) -> None:

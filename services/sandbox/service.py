@@ -19,6 +19,7 @@ from beige.messages.sandbox import (
     SandboxView,
     VerifyRequest,
     VerifyResult,
+    WorkspaceUsage,
 )
 from beige.paths import Home, image_dir
 from beige.process import Context
@@ -27,6 +28,7 @@ from services.sandbox.containers import MAX_RUNNING, Sandbox, Sandboxes
 from services.sandbox.engine import Engine
 from services.sandbox.failure import EngineError
 from services.sandbox.files import Files
+from services.sandbox.quota import Usage
 from services.sandbox.verify import Verification, summary
 from services.sandbox.view import flags
 
@@ -154,6 +156,7 @@ class Service:
             runtime=str((found or spec.body)["HostConfig"].get("Runtime") or ""),
             limits={name: str(value) for name, value in limits.items()},
             flags=flags(spec.body, found),
+            workspace=_usage(await sandbox.workspace.usage()),
         )
 
     async def _verify(self, request: Request, body: VerifyRequest) -> VerifyResult:
@@ -165,3 +168,9 @@ class Service:
         report = verification.report()
         summary(report, self._log, sandbox.agent)
         return report
+
+
+def _usage(seen: Usage | None) -> WorkspaceUsage | None:
+    if seen is None:
+        return None
+    return WorkspaceUsage(seen.limit_bytes, seen.used_bytes, seen.limit_files, seen.used_files)
