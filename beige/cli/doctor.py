@@ -6,30 +6,19 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from beige.cli.finding import Finding, Verdict
 from beige.errors import BeigeError, ConfigError
 from beige.paths import MAX_SOCKET_PATH, Home
 
-Verdict = Literal["ok", "warning", "broken"]
 MIN_FREE_BYTES = 1024**3
 MIN_API = (1, 41)
 """Docker 20.10."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What is known about one prerequisite."""
-
-    what: str
-    verdict: Verdict
-    text: str
-    fix: str = ""
 
 
 def doctor(
@@ -189,6 +178,7 @@ def _image(home: Home) -> Iterator[Finding]:
 def _configuration(home: Home) -> Iterator[Finding]:
     """Syntax, references, plugins, and every variable that some process needs."""
     from beige.cli.config import problems_of
+    from beige.cli.doctor_sandbox import sandboxes
     from beige.config import check_everything
     from beige.supervisor.lifecycle import environ_of
 
@@ -203,6 +193,18 @@ def _configuration(home: Home) -> Iterator[Finding]:
             yield Finding("configuration", "broken", text, problem["allowed"] or f"edit {home.config}")
         return
     yield Finding("configuration", "ok", f"{home.config}: {len(config.agents)} agents, every variable is set")
+    yield from sandboxes(home, config, _runtimes())
+
+
+def _runtimes() -> Mapping[str, object] | None:
+    """Of the engine; None if it does not say."""
+    from beige.cli.engine_probe import NoEngine, probe
+
+    try:
+        engine = probe(os.environ)
+    except NoEngine:
+        return None
+    return None if engine is None else engine.runtimes
 
 
 def _running(home: Home) -> Iterator[Finding]:

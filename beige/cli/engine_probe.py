@@ -32,6 +32,7 @@ class EngineFacts:
     seccomp: bool
     lacks: tuple[str, ...]
     """Limits that the engine's cgroups don't offer."""
+    runtimes: Mapping[str, Any]
 
 
 def probe(environ: Mapping[str, str]) -> EngineFacts | None:
@@ -73,6 +74,7 @@ def facts(version: dict[str, Any], info: dict[str, Any]) -> EngineFacts:
         api=api,
         seccomp="seccomp" in options,
         lacks=tuple(name for name, key in limits.items() if info.get(key) is False),
+        runtimes=info.get("Runtimes") or {},
     )
 
 

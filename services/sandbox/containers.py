@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from beige.config import AgentConfig, Config, ConfigProblems, Mount, examine_mounts
+from beige.config.runtimes import SOCKETS, Runtime, is_gvisor, runtime_for
 from beige.errors import BeigeError, Failed, NotFound, Overloaded, TooLarge
 from beige.messages.sandbox import SandboxInfo
 from beige.paths import Home
@@ -28,6 +29,7 @@ from services.sandbox.listener import ExecListener, Identity
 from services.sandbox.quota import unused
 from services.sandbox.spec import (
     SPEC_LABEL,
+    WORKSPACE,
     ContainerSpec,
     container_name,
     container_spec,
@@ -264,14 +266,17 @@ class Sandbox:
         container = await self._started(spec)
         channel = await self._executor_of(container, CONNECT_S)
         if channel is not None:
-            self._log.info("made the container of %s", self.agent)
+            self._log.info("made the container of %s, runtime: %s", self.agent, (await self._runtime()).why)
             return channel
         state = await self._engine.inspect(container.id)
         await self._engine.remove(container.id)
         seen = f"{state.state}, exit code {state.exit_code}" if state is not None else "removed"
+        advice = "does the image fit this version?"
+        if is_gvisor(container.runtime):
+            advice = f"gVisor needs {SOCKETS[0]} in the engine's runtimeArgs"
         raise Failed(
             f"the executor of agent {self.agent!r} did not report within {CONNECT_S:.0f} s "
-            f"(container: {seen}); does the image fit this version?",
+            f"(container: {seen}); {advice}",
             executed="no",
         )
 
@@ -300,13 +305,20 @@ class Sandbox:
     async def _specs(self) -> dict[bool, ContainerSpec]:
         """With our executor, and without."""
         mounts = await asyncio.to_thread(self._mounts)
-        agent, sandbox = self.agent, self.config.sandbox
+        runtime = await self._runtime()
+        agent, sandbox = self.agent, self.config.sandbox.model_copy(update={"runtime": runtime.name})
         return {
             executor: container_spec(
                 agent, sandbox, self._home, self._seccomp, executor=executor, mounts=mounts
             )
             for executor in (True, False)
         }
+
+    async def _runtime(self) -> Runtime:
+        sandbox = self.config.sandbox
+        with self._translated():
+            listed = {} if sandbox.runtime is not None else await self._engine.runtimes()
+        return runtime_for(sandbox, listed)
 
     def _mounts(self) -> tuple[Mount, ...]:
         """Judged again each time: what was a directory when the configuration was read may be a link to
@@ -348,6 +360,11 @@ def _cannot_run(error: CannotRun, command: Command) -> BeigeError:
         return TooLarge("the command and its environment are too long: write it into a file first")
     if error.errno in (errno.ENOENT, errno.ENOTDIR) and step == "chdir":
         return NotFound(f"no such directory: {command.cwd}")
+    if error.errno == errno.EACCES and step == "chdir" and command.cwd == WORKSPACE:
+        return Failed(
+            "the workspace can't be entered: with workspaceSize, does the engine see the mounts of the host?",
+            executed="no",
+        )
     if error.errno == errno.ENOENT:
         return NotFound(f"no such program in the sandbox: {command.argv[0]}")
     if error.errno == errno.EAGAIN:

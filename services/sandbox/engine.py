@@ -74,6 +74,7 @@ class Engine:
         self._local = threading.local()
         self._clients: list[Any] = []
         self._lock = threading.Lock()
+        self._runtimes: dict[str, Any] | None = None
 
     async def close(self) -> None:
         """After this no call may be made."""
@@ -84,6 +85,12 @@ class Engine:
 
     async def image_id(self, reference: str) -> str:
         return str((await self._call(lambda api: api.inspect_image(reference)))["Id"])
+
+    async def runtimes(self) -> dict[str, Any]:
+        """The runtimes it lists, with their arguments; as they were when first asked for."""
+        if self._runtimes is None:
+            self._runtimes = dict((await self._call(lambda api: api.info())).get("Runtimes") or {})
+        return self._runtimes
 
     async def create(self, spec: ContainerSpec) -> str:
         return await self._create(spec.body, spec.name)

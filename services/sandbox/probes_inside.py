@@ -194,7 +194,7 @@ FILES = (
            "/dev/full /dev/null /dev/random /dev/tty /dev/urandom /dev/zero", gvisor="/dev is its own"),
     Inside("mknod", "no device can be made",
            "mknod /dev/shm/verify c 1 3 2>/dev/null && echo worked || echo refused; rm -f /dev/shm/verify",
-           "refused"),
+           "refused", gvisor="it leads to a device of its own making"),
 )  # fmt: skip
 
 KERNEL = (
@@ -323,7 +323,7 @@ ABUSE = (
            "echo refused; rm -f $f", "refused", abuse=True),
     Inside("abuse-inodes", "the /tmp in memory can't hold any number of files",
            "d=$(mktemp -d) && cd $d && seq 20000 | xargs touch 2>/dev/null && echo worked || echo refused; "
-           "rm -rf $d", "refused", abuse=True),
+           "rm -rf $d", "refused", abuse=True, gvisor="only their memory is bounded"),
     Inside("abuse-survived", "after all that the sandbox still serves", "id -u", "64000", abuse=True),
 )  # fmt: skip
 

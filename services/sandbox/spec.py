@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from beige.config import Mount, SandboxConfig
+from beige.config.runtimes import is_gvisor
 from beige.config.sizes import SHM_BYTES, files_fit, size_bytes
 from beige.errors import ConfigError
 from beige.paths import Home
@@ -31,6 +32,8 @@ SOFT_OPEN_FILES = 1024
 """What programs expect that still use select(); they may raise it up to the limit."""
 USER_PROCESSES = 32768
 CPU_UNIT = 10**9
+
+GVISOR_THREADS = 256
 
 HOME_LABEL, AGENT_LABEL, SPEC_LABEL = "beige.home", "beige.agent", "beige.spec"
 
@@ -120,7 +123,8 @@ def _host_config(
         "OomKillDisable": False,
         # Busy loop, fork bomb.
         "NanoCpus": int(sandbox.cpus * CPU_UNIT),
-        "PidsLimit": sandbox.pids,
+        # gVisor's own threads count, too.
+        "PidsLimit": sandbox.pids + (GVISOR_THREADS if is_gvisor(sandbox.runtime) else 0),
         # Filling memory through files: tmpfs is bounded in bytes and inodes, see _check.
         "ShmSize": SHM_BYTES,
         "Tmpfs": {

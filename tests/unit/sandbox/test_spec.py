@@ -151,7 +151,7 @@ def test_limits_follow_the_config() -> None:
         2**30,
         2**30,
         5 * 10**8,
-        64,
+        64 + 256,  # gVisor's own threads
     )
     assert f"size={10 << 20}" in host["Tmpfs"]["/tmp"]
     assert host["Runtime"] == "runsc"

@@ -1,0 +1,51 @@
+"""Decides which of the engine's runtimes a container gets: gVisor for a sealed one, where it can be had.
+
+gVisor's kernel answers the agent's system calls instead of the host's. The operator's word counts more:
+`sandbox.runtime: "runc"` declines it. A gVisor whose sockets can't work is not taken, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from beige.config.models import SandboxConfig
+
+GVISOR = "runsc"
+SOCKETS = ("--host-uds=open", "--host-uds=all")
+"""Without one of them nothing in the container can connect to a socket of the host's: the executor reports
+to nobody, and tools have no gateway."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    name: str | None
+    """None: the engine's default."""
+    why: str
+
+
+def is_gvisor(name: str | None) -> bool:
+    return name is not None and name.startswith(GVISOR)
+
+
+def runtime_for(sandbox: SandboxConfig, listed: Mapping[str, Any]) -> Runtime:
+    """`listed`: `Runtimes` of the engine's `GET /info`."""
+    if sandbox.runtime is not None:
+        return Runtime(sandbox.runtime, f"configured{_lacks(sandbox.runtime, listed)}")
+    if sandbox.profile != "sealed":
+        return Runtime(None, "the engine's default")
+    if GVISOR not in listed:
+        return Runtime(None, "the engine's default; it lists no gVisor (runsc)")
+    lacks = _lacks(GVISOR, listed)
+    if lacks:
+        return Runtime(None, f"the engine's default; gVisor is not taken{lacks}")
+    return Runtime(GVISOR, 'gVisor, since the engine lists it (runtime: "runc" declines it)')
+
+
+def _lacks(name: str, listed: Mapping[str, Any]) -> str:
+    entry = listed.get(name)
+    arguments = entry.get("runtimeArgs") if isinstance(entry, Mapping) else None
+    if not is_gvisor(name) or not isinstance(entry, Mapping) or set(SOCKETS) & set(arguments or ()):
+        return ""
+    return f': its runtimeArgs lack "{SOCKETS[0]}", without which sockets do not work'
