@@ -115,6 +115,26 @@ class Home:
         """Tap to operators: redacted copies."""
         return f"ipc://{self.run / 'tap.sock'}"
 
+    @property
+    def http_tokens(self) -> Path:
+        """Digests of the HTTP API's tokens (`beige.tokens`)."""
+        return self.keys / "http-tokens.json"
+
+    @property
+    def http_token(self) -> Path:
+        """The token made at set-up, for this user's own clients."""
+        return self.keys / "http-token"
+
+    @property
+    def http_socket(self) -> Path:
+        """Where the gateway serves HTTP beside its TCP address."""
+        return self.run / "gateway-http.sock"
+
+    @property
+    def http_address(self) -> Path:
+        """A line of text, written by the gateway: the URL it serves at now; absent if it doesn't."""
+        return self.run / "gateway-http.url"
+
     def create(self) -> None:
         """Make every directory, private to the user. Idempotent."""
         for path in (self.root, self.keys, self.data, self.logs, self.sessions, self.root / "agents",

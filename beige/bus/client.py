@@ -130,6 +130,11 @@ class Bus:
 
     # --- calling ---------------------------------------------------------------------------------
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session with the broker now."""
+        return self._up.is_set()
+
     async def call(self, method: str, body: msgspec.Struct, **options: Any) -> Any:
         """Call and wait for the decoded reply. `options` as for `open`. With `idem` set, a call whose
         connection was lost is made again inside its deadline."""

@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "image": ("beige.cli.image:app", "Build the sandbox image."),
     "tap": ("beige.cli.tap:app", "Watch the traffic on the bus."),
     "audit": ("beige.cli.audit:app", "Read the audit log."),
+    "token": ("beige.cli.token:app", "Make, list and revoke tokens for the HTTP API."),
     "config": ("beige.cli.config:app", "Check the configuration, print its schema."),
     "doctor": ("beige.cli.doctor:doctor", "Check every prerequisite and say how to fix it."),
     "version": ("beige.cli.version:version", "Print versions."),

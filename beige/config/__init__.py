@@ -6,6 +6,7 @@ from beige.config.models import (
     AuditConfig,
     BudgetConfig,
     Config,
+    GatewayConfig,
     HouseBudgetConfig,
     LimitConfig,
     LlmConfig,
@@ -24,7 +25,8 @@ from beige.config.variables import SECRET_SECTIONS, variables_for
 
 __all__ = [
     "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "BudgetConfig", "Config",
-    "ConfigProblems", "HouseBudgetConfig", "LimitConfig", "LlmConfig", "ModelConfig", "ModelRef", "Mount",
+    "ConfigProblems", "GatewayConfig", "HouseBudgetConfig", "LimitConfig", "LlmConfig", "ModelConfig",
+    "ModelRef", "Mount",
     "MountConfig", "PluginConfig", "PriceConfig", "Problem", "ProviderConfig", "SandboxConfig",
     "ScaleConfig", "build", "check_everything", "examine_mounts", "load", "variables_for",
 ]  # fmt: skip

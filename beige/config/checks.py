@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from beige.config import budget_checks
+from beige.config import budget_checks, gateway_checks
 from beige.config.models import SandboxConfig
 from beige.config.problems import Location, Problem, suggest
 from beige.config.sizes import LEAST_WORKSPACE, SHM_BYTES, files_fit, size_bytes
@@ -37,6 +37,7 @@ def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, tuple[
         problems += _check_tools((*at, "tools"), _array(agent.get("tools")), plugins, provided)
         problems += _check_plugin_configs((*at, "pluginConfigs"), agent, plugins)
         problems += _check_sandbox((*at, "sandbox"), _object(agent.get("sandbox")))
+    problems += gateway_checks.check(_object(raw.get("gateway")), directory)
     return problems + budget_checks.check(raw)
 
 

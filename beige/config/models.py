@@ -21,12 +21,16 @@ Size = Annotated[str, Field(pattern=SIZE_PATTERN)]
 
 IMAGE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$"
 RUNTIME_PATTERN = r"^[A-Za-z0-9._/-]+$"
+ORIGIN_PATTERN = r"^https?://[A-Za-z0-9.\[\]:-]+$"
+HOST_PATTERN = r"^[A-Za-z0-9.:-]+$"
 IN_WORDS = {
     NAME_PATTERN: "a-z, 0-9, - and _, at most 32 characters, not starting with - or _",
     TOOL_PATTERN: "a-z, 0-9, - and _, at most 64 characters, not starting with - or _",
     SIZE_PATTERN: 'a whole number of bytes, or with a unit: "512m" (b, k, m, g)',
     IMAGE_PATTERN: 'a Docker image such as "beige-sandbox:latest"',
     RUNTIME_PATTERN: 'the name of a Docker runtime such as "runsc"',
+    ORIGIN_PATTERN: 'an origin such as "https://app.example.org"',
+    HOST_PATTERN: 'a host name or address such as "gateway.example.org" or "127.0.0.1"',
 }
 """What each pattern allows, for error messages."""
 
@@ -209,6 +213,38 @@ class AuditConfig(Section):
     """When a record counts: "written" (survives the process) or "disk" (survives a power cut, slower)."""
 
 
+Origin = Annotated[str, Field(pattern=ORIGIN_PATTERN, max_length=255)]
+HostName = Annotated[str, Field(pattern=HOST_PATTERN, max_length=253)]
+
+
+class TlsConfig(Section):
+    cert: Annotated[str, Field(min_length=1)]
+    """The certificate chain's file (PEM), relative to this file."""
+    key: Annotated[str, Field(min_length=1)]
+    """The private key's file (PEM), relative to this file."""
+
+
+class GatewayConfig(Section):
+    enabled: bool = True
+    """Whether the HTTP API runs."""
+    host: HostName = "127.0.0.1"
+    """The address it listens at. Another than this machine's own needs tls or insecureBind."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 7433
+    """The TCP port; 0: any free one, which run/gateway-http.url then names."""
+    tls: TlsConfig | None = None
+    """Serve HTTPS with this certificate."""
+    insecure_bind: bool = False
+    """Listen beyond this machine without TLS: tokens can be read by whoever sees the traffic."""
+    allowed_hosts: tuple[HostName, ...] = ()
+    """Names by which it may be addressed, besides its address and localhost."""
+    cors: tuple[Origin, ...] = ()
+    """Web origins whose pages may use it, e.g. "https://app.example.org"."""
+    max_body: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
+    """Bytes of one request's body."""
+    max_connections: Annotated[int, Field(ge=1, le=20000)] = 1000
+    """Connections open at once."""
+
+
 class Config(Section):
     llm: LlmConfig
     """Language models."""
@@ -222,3 +258,10 @@ class Config(Section):
     """The audit log."""
     budget: HouseBudgetConfig = HouseBudgetConfig()
     """What all agents' models together may use."""
+    gateway: GatewayConfig = GatewayConfig()
+    """The HTTP API."""
+
+    @property
+    def switched_off(self) -> frozenset[str]:
+        """Programs that don't run."""
+        return frozenset() if self.gateway.enabled else frozenset({"gateway"})

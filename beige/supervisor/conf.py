@@ -68,8 +68,8 @@ stdout_logfile_backups={LOG_BACKUPS}
 """
 
 
-def render(scale: Scale) -> str:
-    return _HEAD + "".join(_section(i, program) for i, program in enumerate(programs(scale)))
+def render(scale: Scale, without: frozenset[str] = frozenset()) -> str:
+    return _HEAD + "".join(_section(i, program) for i, program in enumerate(programs(scale, without)))
 
 
 def supervisord_environ(home: Home, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

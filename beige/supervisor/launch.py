@@ -24,6 +24,7 @@ MODULES = {
     "bridge": "socket_bridge",
     "llm": "services.llm",
     "tap": "services.tap",
+    "gateway": "services.gateway",
 }
 """Program name to what `python -m` starts, in the order in which they start."""
 

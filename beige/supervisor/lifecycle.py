@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from beige import tokens
 from beige.config import Config, check_everything, source, variables_for
 from beige.config.problems import suggest
 from beige.errors import Failed, NotFound, Unavailable
@@ -47,13 +48,15 @@ class Plan:
 
     @property
     def users(self) -> frozenset[str]:
-        return frozenset(user for program in programs(self.config.scale) for user in program.users)
+        chosen = programs(self.config.scale, self.config.switched_off)
+        return frozenset(user for program in chosen for user in program.users)
 
 
 def plan(home: Home, environ: Mapping[str, str]) -> Plan:
     """ConfigError if the configuration is wrong for any process."""
     config = check_everything(home, environ)
-    conf, variables = render(config.scale), variables_for(source.read(home.config))
+    conf = render(config.scale, config.switched_off)
+    variables = variables_for(source.read(home.config))
     values = {name: environ.get(name) for names in variables.values() for name in names}
     parts = json.dumps([conf, values, sys.executable], sort_keys=True).encode()
     digest = hashlib.sha256(parts + home.config.read_bytes()).hexdigest()
@@ -122,6 +125,7 @@ def down(home: Home) -> bool:
         environment.remove(home)
         for name in ("supervisord.conf", "supervisord.pid", "plan.sha256"):
             (home.run / name).unlink(missing_ok=True)
+        home.http_address.unlink(missing_ok=True)
     return was_up or found > 0
 
 
@@ -149,9 +153,10 @@ def restart(home: Home, program: str, environ: Mapping[str, str], progress: Prog
 
 
 def setup(home: Home, config: Config) -> None:
-    """Directories and bus secrets for the scale. Idempotent."""
+    """Directories, bus secrets for the scale, and the HTTP API's first token. Idempotent."""
     home.create()
-    ensure_keys(home, bus_users(config.scale))
+    ensure_keys(home, bus_users(config.scale, config.switched_off))
+    tokens.ensure(home)
 
 
 def _prepare(home: Home, wanted: Plan) -> None:

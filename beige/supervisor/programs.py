@@ -38,12 +38,13 @@ class Program:
         return () if self.name == BROKER else tuple(f"{self.name}/{n}" for n in range(self.count))
 
 
-def programs(scale: Scale) -> list[Program]:
-    """Every program, in the order in which they start (they stop in the reverse one)."""
+def programs(scale: Scale, without: frozenset[str] = frozenset()) -> list[Program]:
+    """Every program that is not switched off, in the order in which they start (they stop in the
+    reverse one)."""
     counts = {"llm": scale.llm, "tools": scale.tools}
-    return [Program(name, counts.get(name, 1)) for name in MODULES]
+    return [Program(name, counts.get(name, 1)) for name in MODULES if name not in without]
 
 
-def bus_users(scale: Scale) -> list[str]:
+def bus_users(scale: Scale, without: frozenset[str] = frozenset()) -> list[str]:
     """Everybody who gets a bus secret: the processes and the operator's command line."""
-    return [user for program in programs(scale) for user in program.users] + [CLI_USER]
+    return [user for program in programs(scale, without) for user in program.users] + [CLI_USER]

@@ -13,13 +13,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from beige import tokens
 from beige.keys import ensure_keys
 from beige.paths import Home
 
 MODULES = {"broker": "broker", "bridge": "socket_bridge"}
 """Program name to module, where it is not `services.<name>`."""
 USERS = [
-    *("policy/0", "audit/0", "sandbox/0", "bridge/0", "tap/0"),
+    *("policy/0", "audit/0", "sandbox/0", "bridge/0", "tap/0", "gateway/0"),
     *(f"{role}/{n}" for role in ("llm", "tools", "cli") for n in range(2)),
 ]
 READY_S = 30.0
@@ -46,6 +47,7 @@ class House:
         self.processes: dict[str, subprocess.Popen[str]] = {}
         home.create()
         ensure_keys(home, USERS)
+        tokens.ensure(home)
 
     def start(self, name: str, *command: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """Start a program and wait for its READY line. `command` replaces the usual one."""

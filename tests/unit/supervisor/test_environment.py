@@ -30,6 +30,7 @@ COMMON = {"PATH", "HOME", "CITY", "BEIGE_HOME"}
         ("audit", set()),
         ("bridge", set()),
         ("tap", set()),
+        ("gateway", set()),
         ("sandbox", {"DOCKER_HOST"}),
         ("llm", {"KEY", "HTTPS_PROXY"}),
         ("tools", {"TOKEN", "HTTPS_PROXY"}),

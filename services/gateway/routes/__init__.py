@@ -1,0 +1,5 @@
+"""Every endpoint of the API, one file per matter."""
+
+from services.gateway.routes import agents, execute, house, prompts, sessions
+
+ENDPOINTS = (*house.ENDPOINTS, *agents.ENDPOINTS, *prompts.ENDPOINTS, *sessions.ENDPOINTS, *execute.ENDPOINTS)

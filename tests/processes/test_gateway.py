@@ -1,0 +1,398 @@
+"""The HTTP API as its clients see it: prompts, streams that survive, exec, tokens, restart."""
+
+import json
+import signal
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from beige import tokens
+from tests.processes.gateway_stage import events_of, new_stage, until
+
+PROMPT = "/api/agents/{}/prompt"
+CANARIES = ("sk-canary-in-the-file", "plugin-canary-in-the-file")
+
+
+@pytest.fixture(scope="module")
+def stage():
+    with new_stage() as stage:
+        stage.start()
+        yield stage
+
+
+@pytest.fixture
+def own(stage):
+    """The same, for tests that end processes: what is missing afterwards is started again."""
+    yield stage
+    stage.start([name for name in ("llm", "gateway") if name not in stage.house.processes])
+
+
+def texts(events):
+    return "".join(event.get("text", "") for event in events if event["kind"] == "text_delta")
+
+
+def sse_events(lines):
+    """(id, event, data) of each event of an SSE stream."""
+    fields = {}
+    for line in lines:
+        if line.startswith(":"):
+            continue
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif fields:
+            yield fields.get("id", ""), fields["event"], json.loads(fields["data"])
+            fields = {}
+
+
+def test_a_prompt_is_answered_as_json(stage):
+    with stage.client() as client:
+        done = client.post(PROMPT.format("travel"), json={"text": "go", "session": "json"})
+    assert done.status_code == 200, done.text
+    assert done.json()["text"] == "It says hello."
+    assert (done.json()["tool_calls"], done.json()["session"]) == (2, "json")
+
+
+def test_a_prompt_without_a_session_begins_one(stage):
+    with stage.client() as client:
+        first = client.post(PROMPT.format("travel"), json={"text": "go"}).json()
+        second = client.post(
+            PROMPT.format("travel"), json={"text": "two", "session": first["session"]}
+        ).json()
+    assert second["text"] == "You said: two"
+    assert (stage.home.sessions / "travel" / f"{first['session']}.jsonl").exists()
+
+
+def test_a_prompt_is_streamed_as_lines_of_json(stage):
+    with (
+        stage.client() as client,
+        client.stream("POST", PROMPT.format("travel"), json={"text": "go", "stream": True}) as answer,
+    ):
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        events = events_of(answer)
+    assert [int(event["id"].rpartition("-")[2]) for event in events] == list(range(1, len(events) + 1))
+    assert texts(events) == "I write a file.It says hello."
+    assert events[-1]["kind"] == "result"
+    assert events[-1]["text"] == "It says hello."
+
+
+def test_a_prompt_is_streamed_as_server_sent_events(stage):
+    accept = {"accept": "text/event-stream"}
+    with (
+        stage.client() as client,
+        client.stream(
+            "POST", PROMPT.format("travel"), json={"text": "go", "stream": True}, headers=accept
+        ) as answer,
+    ):
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = list(sse_events(answer.iter_lines()))
+    job = answer.headers["beige-job"]
+    assert [event[0] for event in events] == [f"{job}-{n}" for n in range(1, len(events) + 1)]
+    assert all(data["kind"] == kind for _, kind, data in events)
+    assert events[-1][1] == "result"
+
+
+def begin_slow(stage, client, session, **more):
+    """A prompt whose command waits for `stage.go()`, its client gone after the first events."""
+    body = {"text": "go", "session": session, "stream": True, **more}
+    with client.stream("POST", PROMPT.format("slow"), json=body) as answer:
+        seen = []
+        for line in answer.iter_lines():
+            seen.append(json.loads(line))
+            if seen[-1]["kind"] == "tool_output":
+                return seen
+    raise AssertionError("the stream ended")
+
+
+def test_a_dropped_client_comes_back_and_misses_nothing(stage):
+    with stage.client() as client:
+        seen = begin_slow(stage, client, "dropped")
+        stage.go()
+        events = "/api/agents/slow/sessions/dropped/events"
+        with client.stream("GET", events, headers={"last-event-id": seen[-1]["id"]}) as answer:
+            rest = events_of(answer)
+        with client.stream("GET", events, params={"after": seen[1]["id"]}) as answer:
+            again = events_of(answer)
+        with client.stream("GET", events) as answer:
+            whole = events_of(answer)
+    assert seen + rest == whole
+    assert seen[:2] + again == whole
+    assert rest[-1]["text"] == "Now it is done."
+    (stage.work / "slow" / "go").unlink()
+
+
+def test_a_client_that_asked_for_it_ends_the_turn_by_leaving(stage):
+    with stage.client() as client:
+        begin_slow(stage, client, "cancelled", cancelOnDisconnect=True)
+        with client.stream("GET", "/api/agents/slow/sessions/cancelled/events") as answer:
+            events = events_of(answer)
+    assert events[-1]["kind"] == "error"
+    assert events[-1]["error"]["code"] == "cancelled"
+    until(lambda: "killed echo waiting" in (stage.work / "effects").read_text(), "the command is killed")
+
+
+def test_many_clients_follow_one_prompt(stage):
+    with stage.client() as client:
+        begin_slow(stage, client, "many")
+        stage.go()
+        path = "/api/agents/slow/sessions/many/events"
+        found = [client.get(path).text for _ in range(3)]
+        as_sse = client.get(path, headers={"accept": "text/event-stream"}).text
+    (stage.work / "slow" / "go").unlink()
+    assert found[0] == found[1] == found[2]
+    assert as_sse.count("\nevent: ") == len(found[0].splitlines())
+
+
+def test_one_core_tool_call_is_governed_and_audited(stage):
+    with stage.client() as client:
+
+        def call(tool, **params):
+            return client.post("/api/agents/travel/exec", json={"tool": tool, "params": params})
+
+        assert call("write", path="b.txt", content="one\n").json()["created"] is True
+        assert call("read", path="b.txt").json()["content"] == "one\n"
+        assert call("patch", path="b.txt", old="one", new="two").json()["replacements"] == 1
+        ran = call("exec", command="cat b.txt; echo no >&2; exit 3").json()
+        assert (ran["exitCode"], ran["stdout"], ran["stderr"]) == (3, "two\n", "no\n")
+        missing = call("read", path="c.txt")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+        assert call("write", path="big", content="x" * 700_000).json()["size"] == 700_000
+        assert call("write", path="raw", content="AP8=", encoding="base64").json()["size"] == 2
+        assert call("write", path="raw", content="???", encoding="base64").status_code == 400
+    log = stage.home.audit_log.read_text().splitlines()
+    mine = [record for record in map(json.loads, log) if record["src"] == "gateway/0"]
+    assert {"write", "read", "patch", "exec"} <= {record["tool"] for record in mine}
+    assert {record["channel"] for record in mine} == {"http"}
+
+
+def test_errors_have_one_shape_and_a_code(stage):
+    with stage.client() as client:
+        for method, path, status, code in [
+            ("GET", "/api/agents/nobody/models", 404, "not_found"),
+            ("GET", "/nowhere", 404, "not_found"),
+            ("PUT", "/api/agents", 405, "method_not_allowed"),
+            ("GET", "/api/agents/travel/sessions/none/events", 404, "not_found"),
+            ("GET", "/api/agents/travel/sessions/none/events?after=0123456789abcdef-3", 410, "gone"),
+            ("GET", "/api/agents?x=1", 400, "malformed"),
+        ]:
+            answer = client.request(method, path)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"], error["executed"]) == (status, code, "no"), path
+        wrong = client.post(PROMPT.format("travel"), json={"txt": "go"})
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "malformed")
+        assert "txt" in wrong.json()["error"]["message"]
+
+
+def test_config_and_agents_show_no_secret(stage):
+    with stage.client() as client:
+        shown = (
+            client.get("/api/config").text + client.get("/api/agents").text + client.get("/api/status").text
+        )
+    assert '"anthropic-messages"' in shown, "control: the provider is there"
+    assert not any(canary in shown for canary in CANARIES)
+    assert all(canary in stage.home.config.read_text() for canary in CANARIES), "control"
+
+
+def test_settings_of_a_session_are_changed_and_taken_back(stage):
+    path = "/api/agents/travel/sessions/settings/settings"
+    with stage.client() as client:
+        assert client.get(path).json()["settings"]["verbose"] == {"value": False, "layer": "system"}
+        changed = client.patch(path, json={"verbose": True}).json()
+        assert changed["settings"]["verbose"] == {"value": True, "layer": "session"}
+        back = client.patch(path, json={"verbose": None}).json()
+        assert back["settings"]["verbose"]["layer"] == "system"
+
+
+def test_tokens_count_from_the_next_request_on(stage):
+    secret = stage.new_token("ci", ("travel",), ("read",))
+    with stage.client(secret) as client:
+        assert client.get("/api/agents/travel/models").status_code == 200
+        assert [a["name"] for a in client.get("/api/agents").json()["agents"]] == ["travel"]
+        tokens.revoke(stage.home, "ci")
+        assert client.get("/api/agents/travel/models").status_code == 401
+
+
+def test_a_revoked_token_ends_its_streams(stage):
+    secret = stage.new_token("listener", ("slow",), ("prompt",))
+    with stage.client(secret) as client:
+        body = {"text": "go", "session": "listened", "stream": True}
+        with client.stream("POST", PROMPT.format("slow"), json=body) as answer:
+            lines = answer.iter_lines()
+            while json.loads(next(lines))["kind"] != "tool_output":
+                pass
+            tokens.revoke(stage.home, "listener")
+            stage.go()
+            last = [json.loads(line) for line in lines]
+    (stage.work / "slow" / "go").unlink()
+    assert [event["kind"] for event in last] == ["error"]
+    assert last[0]["error"]["code"] == "unauthorized"
+
+
+def test_the_unix_socket_is_private_and_serves_the_same(stage):
+    info = stage.home.http_socket.stat()
+    assert stat.S_ISSOCK(info.st_mode)
+    assert stat.S_IMODE(info.st_mode) == 0o600
+    transport = httpx.HTTPTransport(uds=str(stage.home.http_socket))
+    with stage.client(transport=transport) as client:
+        assert client.get("http://localhost/api/agents").status_code == 200
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(stage.home.http_socket))) as client:
+        assert client.get("http://localhost/api/agents").status_code == 401, "a token is needed here too"
+
+
+def test_curl_holds_a_conversation(stage):
+    def curl(text):
+        done = subprocess.run(
+            ["curl", "-sS", "--fail-with-body", "-H", f"Authorization: Bearer {stage.token}", "--json",
+             json.dumps({"text": text, "session": "curl"}), stage.url + PROMPT.format("travel")],
+            capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        return json.loads(done.stdout)["text"]
+
+    assert curl("go") == "It says hello."
+    assert curl("remember me") == "You said: remember me"
+
+
+def test_httpx_holds_a_conversation(stage):
+    with stage.client() as client:
+        for said, answer in (
+            ("go", "It says hello."),
+            ("two", "You said: two"),
+            ("three", "And again: three"),
+        ):
+            body = {"text": said, "session": "httpx", "stream": True}
+            with client.stream("POST", PROMPT.format("travel"), json=body) as stream:
+                assert events_of(stream)[-1]["text"] == answer
+
+
+def test_the_access_log_holds_no_token_and_no_word_of_a_conversation(stage):
+    with stage.client() as client:
+        client.post(PROMPT.format("travel"), json={"text": "the-word-of-a-conversation"})
+        client.get("/api/agents", params={"x": "in-the-query"})
+    log = stage.house.log("gateway")
+    lines = [json.loads(line) for line in log.splitlines() if '"gateway.access"' in line]
+    assert {"method", "path", "status", "ms", "token"} <= set(lines[-1])
+    assert lines[-1]["token"] == "setup"
+    for secret in (stage.token, "the-word-of-a-conversation", "in-the-query", *CANARIES):
+        assert secret not in log
+
+
+def test_the_process_holds_no_key_and_no_way_to_docker(stage):
+    environ = Path(f"/proc/{stage.house.processes['gateway'].pid}/environ").read_text()
+    assert "DOCKER" not in environ
+    assert "API_KEY" not in environ
+
+
+def test_a_dead_llm_process_ends_its_prompts_in_an_error(own):
+    with own.client() as client:
+        seen = begin_slow(own, client, "killed")
+        own.house.kill("llm")
+        with client.stream("GET", "/api/agents/slow/sessions/killed/events",
+                           headers={"last-event-id": seen[-1]["id"]}) as answer:  # fmt: skip
+            last = events_of(answer)[-1]
+    assert last["kind"] == "error"
+    assert (last["error"]["code"], last["error"]["executed"]) == ("peer_lost", "maybe")
+
+
+def test_without_llm_a_prompt_ends_with_unavailable(own):
+    own.house.stop("llm")
+    with own.client() as client:
+        answer = client.post(PROMPT.format("travel"), json={"text": "go"})
+        assert client.get("/api/health").json()["ok"] is True
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert answer.headers["retry-after"]
+
+
+def test_stopping_ends_streams_in_an_error_and_resuming_says_what_is_gone(own):
+    with own.client() as client:
+        body = {"text": "go", "session": "kept", "stream": True}
+        with client.stream("POST", PROMPT.format("slow"), json=body) as answer:
+            lines = answer.iter_lines()
+            seen = [json.loads(next(lines))]
+            while seen[-1]["kind"] != "tool_output":
+                seen.append(json.loads(next(lines)))
+            own.house.processes["gateway"].send_signal(signal.SIGTERM)
+            last = [json.loads(line) for line in lines][-1]
+        assert last["error"]["code"] == "cancelled"
+        assert own.wait_for_its_end("gateway") == 0
+        assert not own.home.http_address.exists()
+        own.start(["gateway"])
+    with own.client() as client:
+        answer = client.get(
+            "/api/agents/slow/sessions/kept/events", headers={"last-event-id": seen[-1]["id"]}
+        )
+        assert (answer.status_code, answer.json()["error"]["code"]) == (410, "gone")
+    session = (own.home.sessions / "slow" / "kept.jsonl").read_text()
+    assert '"turn_end"' in session, "the file has the truth"
+
+
+def test_a_restart_is_refused_while_the_configuration_is_wrong(own):
+    good = own.home.config.read_text()
+    with own.client() as client:
+        own.home.config.write_text("{")
+        refused = client.post("/api/gateway/restart")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "config")
+        assert client.get("/api/health").json()["ok"] is True
+        own.home.config.write_text(good)
+        assert client.post("/api/gateway/restart").status_code == 202
+    assert own.wait_for_its_end("gateway") == 0
+
+
+def test_a_port_that_is_taken_is_said_and_tried_again():
+    with socket.create_server(("127.0.0.1", 0)) as taken, new_stage(port=taken.getsockname()[1]) as stage:
+        stage.start(["broker", "gateway"])
+        transport = httpx.HTTPTransport(uds=str(stage.home.http_socket))
+        with httpx.Client(transport=transport) as client:
+            health = client.get("http://localhost/api/health").json()
+            assert health["ok"] is False
+            assert (
+                f"can't listen at 127.0.0.1:{stage_port(stage)} (Address already in use)" in health["problem"]
+            )
+            assert "set gateway.port" in stage.house.log("gateway")
+            taken.close()
+            until(lambda: client.get("http://localhost/api/health").json()["ok"], "it serves when it can")
+        with stage.client() as client:
+            assert client.get("/api/health").status_code == 200
+
+
+def stage_port(stage):
+    return json.loads(stage.home.config.read_text())["gateway"]["port"]
+
+
+def test_https_with_a_certificate(tmp_path):
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+        cwd=tmp_path, capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    files = {"cert": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
+    with new_stage(tls=files) as stage:
+        stage.start(["broker", "gateway"])
+        assert stage.url.startswith("https://")
+        ran = subprocess.run(
+            ["curl", "-sS", "--cacert", files["cert"], f"{stage.url}/api/health"],
+            capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        assert json.loads(ran.stdout)["ok"] is True
+        plain = subprocess.run(
+            ["curl", "-sS", stage.url.replace("https", "http") + "/api/health"],
+            capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert plain.returncode != 0, "no plain HTTP at the same door"
+
+
+def test_a_home_without_tokens_says_what_to_do(home):
+    with new_stage() as stage:
+        stage.start(["broker"])
+        stage.home.http_tokens.unlink()
+        stage.start(["gateway"])
+        with httpx.Client(base_url=stage.url) as client:
+            assert client.get("/api/agents", headers={"authorization": "Bearer x"}).status_code == 401
+        assert "run `beige setup`" in stage.house.log("gateway")
+        tokens.ensure(stage.home)
+        with stage.client() as client:
+            assert client.get("/api/agents").status_code == 200
