@@ -95,6 +95,16 @@ class Silence:
 
 
 @dataclass(frozen=True)
+class Raw:
+    """An answer byte for byte, for servers that keep to no format. `cut`: the connection breaks off after it,
+    else it ends as HTTP says."""
+
+    body: bytes
+    content_type: str = "text/event-stream"
+    cut: bool = False
+
+
+@dataclass(frozen=True)
 class Held:
     """`reply`, once `gate` lets one answer through."""
 
@@ -102,7 +112,7 @@ class Held:
     gate: threading.Semaphore
 
 
-Answer = Reply | Refusal | Silence | Held
+Answer = Reply | Refusal | Silence | Raw | Held
 
 
 def reply(*content: Content | str, **options: Any) -> Reply:

@@ -23,7 +23,7 @@ from typing import Any
 import h11
 
 from tests.simulator import anthropic_wire, openai_wire, responses_wire
-from tests.simulator.replies import Answer, Held, Refusal, Reply, Silence, reply
+from tests.simulator.replies import Answer, Held, Raw, Refusal, Reply, Silence, reply
 
 WIRES: dict[str, ModuleType] = {
     "/v1/messages": anthropic_wire,
@@ -196,6 +196,8 @@ class Connection:
                 await self._refuse(wire, answer)
             case Silence():
                 await self._hang()
+            case Raw():
+                await self._raw(answer)
             case Reply():
                 await self._stream(wire, answer, request.body["model"])
 
@@ -214,6 +216,16 @@ class Connection:
                 return await self._fault(wire, answer)
             await self._send(h11.Data(data=event))
         await self._send(h11.EndOfMessage())
+
+    async def _raw(self, answer: Raw) -> None:
+        headers = [("content-type", answer.content_type), ("transfer-encoding", "chunked")]
+        await self._send(h11.Response(status_code=200, headers=headers))
+        await self._send(h11.Data(data=answer.body))
+        if answer.cut:
+            self._writer.transport.abort()
+            self._http.send_failed()
+        else:
+            await self._send(h11.EndOfMessage())
 
     async def _fault(self, wire: ModuleType, answer: Reply) -> None:
         assert answer.fault is not None

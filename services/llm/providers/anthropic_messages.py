@@ -6,8 +6,8 @@ The SDK's own retries are off: whether to try again, and with which model, is no
 from __future__ import annotations
 
 import base64
-import json
 import re
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any
 
@@ -26,7 +26,15 @@ from services.llm.conversation import (
     ToolResult,
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest, ThinkingLevel, clean, tool_call, usage, wire_id
+from services.llm.providers.base import (
+    ModelRequest,
+    ThinkingLevel,
+    arguments,
+    clean,
+    tool_call,
+    usage,
+    wire_id,
+)
 from services.llm.providers.bounds import client_options
 from services.llm.providers.failures import ModelError, from_status, from_transport, named
 
@@ -42,6 +50,12 @@ _STOPS: dict[str, StopReason] = {
     "max_tokens": "max_tokens",
     "refusal": "refusal",
     "model_context_window_exceeded": "context_full",
+}
+_KINDS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+    "input_json_delta": "tool_use",
 }
 _VERSION = re.compile(r"claude-(?:opus|sonnet|haiku)-(\d{1,2})(?:-(\d{1,2}))?(?!\d)")
 _NEW_FAMILY = re.compile(r"claude-(?:fable|mythos)-")
@@ -101,59 +115,65 @@ class Assembler:
 
     def __init__(self, label: str) -> None:
         self._label = label
-        self._blocks: dict[int, dict[str, str]] = {}
+        self._blocks: dict[int, _Block] = {}
         self.usage: dict[str, int] = {}
         self._stop: StopReason | None = None
-        self.began = self._complete = False
+        self.began = False
 
     def feed(self, event: Any) -> Iterable[ModelEvent]:
         """`event` comes from the SDK, which doesn't check fields: a wrong one raises here."""
+        self.began = True
         match event.type:
             case "message_start":
-                self.began = True
-                self._count(event.message.usage)
+                self._count(getattr(event.message, "usage", None))
             case "content_block_start":
-                self._blocks[event.index] = _opened(event.content_block)
-                if first := getattr(event.content_block, "text", ""):
-                    return self._text(self._blocks[event.index], "text", first)
+                block = self._blocks[event.index] = _opened(event.content_block)
+                return self._text(block, "text", getattr(event.content_block, "text", ""))
             case "content_block_delta":
-                return self._delta(self._blocks[event.index], event.delta)
+                return self._delta(self._block(event), event.delta)
             case "message_delta":
-                self._stop = _STOPS.get(event.delta.stop_reason or "", "end_turn")
-                self._count(event.usage)
+                if stop := getattr(event.delta, "stop_reason", None):
+                    self._stop = _STOPS.get(stop, "end_turn")
+                self._count(getattr(event, "usage", None))
             case "message_stop":
-                self._complete = True
+                self._stop = self._stop or "end_turn"
         return ()
 
     def done(self) -> MessageDone:
         if not self.began:
             raise ModelError("bad_response", "the provider's answer holds no message (a wrong baseUrl?)")
-        if not self._complete:
+        if self._stop is None:
             raise ModelError("stream_cut", "the answer ended before it was complete")
         blocks = [_closed(self._blocks[index]) for index in sorted(self._blocks)]
         content = [block for block in blocks if block is not None]
-        message = Assistant(
-            model=self._label, content=content, stop_reason=self._stop or "end_turn", usage=self.usage
-        )
-        return MessageDone(message)
+        calls, stop = any(isinstance(block, ToolCall) for block in content), self._stop
+        stop = "tool_use" if calls and stop == "end_turn" else stop  # as some servers say it
+        return MessageDone(Assistant(model=self._label, content=content, stop_reason=stop, usage=self.usage))
 
-    def _delta(self, block: dict[str, str], delta: Any) -> Iterable[ModelEvent]:
+    def _block(self, event: Any) -> _Block:
+        """The block a delta belongs to; begun by the delta where a server left out its start."""
+        kind = _KINDS.get(event.delta.type, "")
+        return self._blocks.setdefault(event.index, _Block(type=[kind]))
+
+    def _delta(self, block: _Block, delta: Any) -> Iterable[ModelEvent]:
         match delta.type:
             case "text_delta":
                 return self._text(block, "text", delta.text)
             case "thinking_delta":
                 return self._text(block, "thinking", delta.thinking)
             case "signature_delta":
-                block["signature"] = block.get("signature", "") + delta.signature
+                block["signature"].append(delta.signature)
             case "input_json_delta":
-                block["json"] = block.get("json", "") + delta.partial_json
-                return [ToolCallDelta(block.get("name", ""))]
+                block["json"].append(arguments(delta.partial_json))
+                return [ToolCallDelta("".join(block["name"]))]
         return ()
 
-    def _text(self, block: dict[str, str], field: str, text: str) -> Iterable[ModelEvent]:
+    def _text(self, block: _Block, field: str, text: object) -> Iterable[ModelEvent]:
+        if not isinstance(text, str) or not text:
+            return ()
         text = clean(text)
-        block[field] = block.get(field, "") + text
-        return [ThinkingDelta(text) if field == "thinking" else TextDelta(text)] if text else ()
+        block[field].append(text)
+        return [ThinkingDelta(text) if field == "thinking" else TextDelta(text)]
 
     def _count(self, counted: Any) -> None:
         """Numbers in later events are cumulative: they replace earlier ones."""
@@ -167,26 +187,34 @@ class Assembler:
         )
 
 
-def _opened(block: Any) -> dict[str, str]:
-    opened = {"type": str(block.type)}
+class _Block(defaultdict[str, list[str]]):
+    """A content block under way: each field in pieces."""
+
+    def __init__(self, **fields: list[str]) -> None:
+        super().__init__(list, fields)
+
+
+def _opened(block: Any) -> _Block:
+    opened = _Block(type=[str(block.type)])
     for field in ("id", "name", "data", "thinking", "signature"):
         if value := getattr(block, field, None):
-            opened[field] = str(value)
-    if getattr(block, "input", None):  # some servers send the arguments whole, at the start
-        opened["json"] = json.dumps(block.input)
+            opened[field] = [str(value)]
+    if whole := getattr(block, "input", None):  # some servers send the arguments whole, at the start
+        opened["json"] = [arguments(whole)]
     return opened
 
 
-def _closed(block: dict[str, str]) -> Block | None:
-    match block["type"]:
+def _closed(block: _Block) -> Block | None:
+    parts = {field: "".join(pieces) for field, pieces in block.items()}
+    match parts["type"]:
         case "text":
-            return Text(block["text"]) if block.get("text") else None
+            return Text(parts["text"]) if parts.get("text") else None
         case "thinking":
-            return Thinking(block.get("thinking", ""), block.get("signature", ""))
+            return Thinking(parts.get("thinking", ""), parts.get("signature", ""))
         case "redacted_thinking":
-            return Thinking(redacted=block.get("data", ""))
+            return Thinking(redacted=parts.get("data", ""))
         case "tool_use":
-            return tool_call(block.get("id", ""), block.get("name", ""), block.get("json", ""))
+            return tool_call(parts.get("id", ""), parts.get("name", ""), parts.get("json", ""))
     return None
 
 

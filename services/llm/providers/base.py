@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from collections.abc import AsyncGenerator, Sequence
@@ -103,17 +104,22 @@ _MAX_ID = 128
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def tool_call(tool_id: str, name: str, arguments: str) -> ToolCall:
-    """A call as the model made it. Its pieces are foreign text: `arguments` that are no JSON object
-    are kept in `invalid`, so that the model can be told; a missing id is made up."""
+def tool_call(tool_id: str, name: str, raw: str) -> ToolCall:
+    """A call as the model made it. Its pieces are foreign text: `raw` arguments that are no JSON
+    object are kept in `invalid`, so that the model can be told; a missing id is made up."""
     tool_id = clean(tool_id)[:_MAX_ID] or f"call_{secrets.token_hex(8)}"
     name = clean(name)[:_MAX_ID] or "(unnamed)"
-    if not arguments.strip():
+    if not raw.strip():
         return ToolCall(tool_id, name)
     try:
-        return ToolCall(tool_id, name, _object(arguments))
+        return ToolCall(tool_id, name, _object(raw))
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return ToolCall(tool_id, name, invalid=clean(arguments))
+        return ToolCall(tool_id, name, invalid=clean(raw))
+
+
+def arguments(told: object) -> str:
+    """Arguments, or a piece of them, as JSON text; some servers send an object."""
+    return told if isinstance(told, str) else json.dumps(told) if told else ""
 
 
 def clean(text: str) -> str:

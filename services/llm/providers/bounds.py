@@ -6,6 +6,7 @@ the key in a header.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -65,6 +66,8 @@ def _bounded(read: Callable[..., AsyncIterator[bytes]]) -> Callable[..., AsyncIt
     async def reading(*arguments: Any, **options: Any) -> AsyncIterator[bytes]:
         meter = Meter()
         async for piece in read(*arguments, **options):
+            if meter.bytes == 0:
+                piece = piece.removeprefix(BOM_UTF8)  # the SDKs would lose the first event over it
             if not meter.within(piece):
                 raise ModelError("bad_response", f"the answer is too long ({meter.bytes} bytes so far)")
             yield piece

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.llm.conversation import (
@@ -25,17 +25,20 @@ from services.llm.conversation import (
     ToolResult,
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest, all_input_usage, clean, tool_call, wire_id
-from services.llm.providers.failures import ModelError, named
+from services.llm.providers.base import ModelRequest, all_input_usage, arguments, clean, tool_call, wire_id
+from services.llm.providers.failures import ModelError, from_status, named
 from services.llm.providers.openai_sdk import open_client, translate
 
 _STOPS: dict[str, StopReason] = {
-    "stop": "end_turn",
     "length": "max_tokens",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
+    "max_tokens": "max_tokens",
     "content_filter": "refusal",
+    "sensitive": "refusal",
+    "model_context_window_exceeded": "context_full",
 }
+"""Others mean that the model was done: with an answer, or with its tool calls."""
+_BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_resource"})
+"""How some servers end an answer that they could not finish."""
 
 
 class OpenAICompletions:
@@ -73,7 +76,8 @@ class OpenAICompletions:
 class _Call:
     id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: list[str] = field(default_factory=list)
+    """In pieces."""
 
 
 class Assembler:
@@ -81,57 +85,66 @@ class Assembler:
 
     def __init__(self, label: str) -> None:
         self._label = label
-        self._text = self._thinking = ""
+        self._text: list[str] = []
+        self._thinking: list[str] = []
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self.usage: dict[str, int] = {}
         self._stop: StopReason | None = None
-        self.began = False
+        self.began = self._ended = False
 
     def feed(self, chunk: Any) -> list[ModelEvent]:
-        """`chunk` comes from the SDK, which doesn't check fields."""
-        self._count(getattr(chunk, "usage", None))
+        """`chunk` comes from the SDK, which doesn't check fields: a wrong one raises here."""
         choices = getattr(chunk, "choices", None)
+        self._count(getattr(chunk, "usage", None))
+        if getattr(chunk, "object", None) == "error":
+            raise from_status(None, chunk.model_dump(), {})
         if not choices:
+            self._ended |= self.began and bool(self.usage)  # numbers alone are the last chunk
             return []
         self.began = True
-        choice = choices[0]
-        if choice.finish_reason:
-            self._stop = _STOPS.get(choice.finish_reason, "end_turn")
-        return self._delta(choice.delta) if choice.delta else []
+        if stop := getattr(choices[0], "finish_reason", None):
+            self._end(stop)
+        delta = getattr(choices[0], "delta", None)
+        return self._delta(delta) if delta else []
 
     def done(self) -> MessageDone:
         if not self.began:
             raise ModelError("bad_response", "the provider's answer holds no message (a wrong baseUrl?)")
-        if self._stop is None:
+        if not self._ended:
             raise ModelError("stream_cut", "the answer ended before it was complete")
-        content: list[Block] = [Thinking(self._thinking)] if self._thinking else []
-        if self._text:
-            content.append(Text(self._text))
-        content += [tool_call(call.id, call.name, call.arguments) for call in self._calls]
-        return MessageDone(
-            Assistant(model=self._label, content=content, stop_reason=self._stop, usage=self.usage)
-        )
+        text, thinking = "".join(self._text), "".join(self._thinking)
+        content: list[Block] = [Thinking(thinking)] if thinking else []
+        if text:
+            content.append(Text(text))
+        content += [tool_call(call.id, call.name, "".join(call.arguments)) for call in self._calls]
+        stop = self._stop or ("tool_use" if self._calls else "end_turn")
+        return MessageDone(Assistant(model=self._label, content=content, stop_reason=stop, usage=self.usage))
+
+    def _end(self, reason: str) -> None:
+        if reason.lower() in _BROKEN:
+            raise ModelError("stream_cut", f"the provider could not finish the answer ({reason[:50]})")
+        self._ended, self._stop = True, _STOPS.get(reason.lower())
 
     def _delta(self, delta: Any) -> list[ModelEvent]:
-        events: list[ModelEvent] = []
-        thought = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
-        if isinstance(thought, str):
-            self._thinking += clean(thought)
-            events.append(ThinkingDelta(clean(thought)))
-        for text in (delta.content, getattr(delta, "refusal", None)):
-            if text:
-                self._text += clean(text)
-                events.append(TextDelta(clean(text)))
-        return events + [self._call_delta(piece) for piece in delta.tool_calls or ()]
+        content = getattr(delta, "content", None)
+        thoughts = [
+            *_texts(getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)),
+            *_texts(content, "thinking"),
+        ]
+        texts = [*_texts(content), *_texts(getattr(delta, "refusal", None))]
+        self._thinking += thoughts
+        self._text += texts
+        events: list[ModelEvent] = [ThinkingDelta(text) for text in thoughts]
+        events += [TextDelta(text) for text in texts]
+        return events + [self._call_delta(piece) for piece in getattr(delta, "tool_calls", None) or ()]
 
     def _call_delta(self, piece: Any) -> ModelEvent:
-        call = self._find(getattr(piece, "index", None), piece.id)
-        function = piece.function
+        call = self._find(getattr(piece, "index", None), getattr(piece, "id", None))
+        function = getattr(piece, "function", None)
         if function is not None:
-            call.name = call.name or function.name or ""
-            arguments = function.arguments
-            call.arguments += arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+            call.name = call.name or getattr(function, "name", None) or ""
+            call.arguments.append(arguments(getattr(function, "arguments", None)))
         return ToolCallDelta(call.name)
 
     def _find(self, index: int | None, tool_id: str | None) -> _Call:
@@ -160,6 +173,16 @@ class Assembler:
             output=getattr(usage, "completion_tokens", None),
             reasoning=getattr(answered, "reasoning_tokens", None),
         )
+
+
+def _texts(content: object, kind: str = "text") -> list[str]:
+    """Text as it is, or as a list of parts, of which those of `kind` count."""
+    if isinstance(content, str):
+        return [clean(content)] if content and kind == "text" else []
+    found = (
+        [part.get(kind) for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    )
+    return [text for part in found for text in _texts(part)]
 
 
 # --- what is sent -----------------------------------------------------------------------------------

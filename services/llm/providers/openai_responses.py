@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.llm.conversation import (
@@ -25,7 +25,7 @@ from services.llm.conversation import (
     ToolResult,
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest, all_input_usage, clean, tool_call, wire_id
+from services.llm.providers.base import ModelRequest, all_input_usage, arguments, clean, tool_call, wire_id
 from services.llm.providers.failures import ModelError, from_status, named
 from services.llm.providers.openai_sdk import open_client, translate
 
@@ -67,13 +67,18 @@ class _Item:
     """One item of the answer's output: a message, a reasoning or a function call."""
 
     type: str
-    text: str = ""
-    """Of a message or a reasoning's summary: what was shown of it."""
+    shown: list[str] = field(default_factory=list)
+    """Of a message or a reasoning's summary: the pieces that were shown."""
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: list[str] = field(default_factory=list)
+    """In pieces."""
     id: str = ""
     encrypted: str = ""
+
+    @property
+    def text(self) -> str:
+        return "".join(self.shown)
 
     def block(self) -> Block | None:
         match self.type:
@@ -83,7 +88,7 @@ class _Item:
                 signature = f"{self.id} {self.encrypted}" if self.encrypted else ""
                 return Thinking(self.text, signature) if self.text or signature else None
             case "function_call":
-                return tool_call(self.call_id, self.name, self.arguments)
+                return tool_call(self.call_id, self.name, "".join(self.arguments))
         return None
 
 
@@ -110,19 +115,17 @@ class Assembler:
                 return self._merge(self._begin(event, event.item.type), event.item)
             case "output_item.done":
                 return self._merge(self._item(event, event.item.type), event.item)
-            case "output_text.delta":
-                return self._say(self._item(event, "message"), event.delta)
-            case "refusal.delta":
-                self._refused = True
+            case "output_text.delta" | "refusal.delta":
+                self._refused |= kind == "response.refusal.delta"
                 return self._say(self._item(event, "message"), event.delta)
             case "reasoning_summary_text.delta" | "reasoning_text.delta":
                 return self._say(self._item(event, "reasoning"), event.delta)
             case "reasoning_summary_part.added":
                 item = self._item(event, "reasoning")
-                return self._say(item, "\n\n") if item.text else ()
+                return self._say(item, "\n\n") if item.shown else ()
             case "function_call_arguments.delta":
                 item = self._item(event, "function_call")
-                item.arguments += _arguments(event.delta)
+                item.arguments.append(arguments(event.delta))
                 return [ToolCallDelta(item.name)]
             case "completed" | "incomplete" | "failed":
                 return self._end(event.response)
@@ -162,7 +165,7 @@ class Assembler:
         if not isinstance(text, str) or not text:
             return ()
         text = clean(text)
-        item.text += text
+        item.shown.append(text)
         return [ThinkingDelta(text) if item.type == "reasoning" else TextDelta(text)]
 
     def _merge(self, item: _Item, told: Any) -> Iterable[ModelEvent]:
@@ -171,13 +174,13 @@ class Assembler:
         item.call_id = item.call_id or str(getattr(told, "call_id", None) or "")
         item.name = item.name or str(getattr(told, "name", None) or "")
         item.encrypted = str(getattr(told, "encrypted_content", None) or item.encrypted)
-        if whole := _arguments(getattr(told, "arguments", None)):
-            item.arguments = whole
+        if whole := arguments(getattr(told, "arguments", None)):
+            item.arguments = [whole]
         parts = [*(getattr(told, "summary", None) or ()), *(getattr(told, "content", None) or ())]
         self._refused |= any(getattr(part, "refusal", None) for part in parts)
         separator = "\n\n" if item.type == "reasoning" else ""
-        text = separator.join(_text_of(part) for part in parts)
-        return self._say(item, text[len(item.text) :]) if text.startswith(item.text) else ()
+        text, shown = separator.join(_text_of(part) for part in parts), item.text
+        return self._say(item, text[len(shown) :]) if text.startswith(shown) else ()
 
     def _end(self, response: Any) -> Iterable[ModelEvent]:
         self._count(getattr(response, "usage", None))
@@ -208,11 +211,6 @@ class Assembler:
             output=getattr(told, "output_tokens", None),
             reasoning=getattr(answered, "reasoning_tokens", None),
         )
-
-
-def _arguments(told: Any) -> str:
-    """Arguments, or a piece of them, as JSON text; some servers send an object."""
-    return told if isinstance(told, str) else json.dumps(told) if told else ""
 
 
 def _text_of(part: Any) -> str:
@@ -289,8 +287,8 @@ def _thought(block: Thinking) -> Iterable[dict[str, Any]]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    arguments = json.dumps(call.args)
-    return {"type": "function_call", "call_id": wire_id(call.id), "name": call.name, "arguments": arguments}
+    args = json.dumps(call.args)
+    return {"type": "function_call", "call_id": wire_id(call.id), "name": call.name, "arguments": args}
 
 
 def _output(result: ToolResult) -> str | list[dict[str, Any]]:
