@@ -74,6 +74,12 @@ def _check_models(at: Location, agent: dict[str, Any], providers: dict[str, Any]
         if isinstance(provider, str) and provider not in providers:
             choices = suggest(provider, providers, kind="provider")
             yield Problem((*place, "provider"), f"no such provider: {provider!r}", choices)
+        window, threshold = _object(model).get("contextWindow"), _object(model).get("compactionThreshold")
+        if isinstance(window, int) and isinstance(threshold, int) and threshold >= window:
+            yield Problem(
+                (*place, "compactionThreshold"), f"{threshold} is not below contextWindow, {window}",
+                "leave room for the answer",
+            )  # fmt: skip
 
 
 def _check_tools(

@@ -115,6 +115,10 @@ class ModelRef(Section):
     """How much the model may think before it answers."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """Longest answer in tokens; left out: the provider's or the SDK's limit."""
+    context_window: Annotated[int, Field(ge=4096, le=100_000_000)] | None = None
+    """Tokens that a conversation may have; left out: known by the model's name, else 128,000."""
+    compaction_threshold: Annotated[int, Field(ge=1024, le=100_000_000)] | None = None
+    """Tokens above which older turns are summarised; left out: 16,384 below the window."""
 
 
 class MountConfig(Section):

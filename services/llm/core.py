@@ -3,6 +3,9 @@
     PromptAccepted ─► CallModel ─► MessageDone ─► RunTool ─► ToolFinished ─► (next tool | CallModel)
                                         └─► Finish: no tool calls, or max_turns   ModelFailed ─► Fail
 
+Before a CallModel, and once after a ModelFailed because of its length, the conversation may be summarised:
+Summarise ─► Summarised | SummaryFailed ─► CallModel.
+
 Tool calls of one answer run one after the other, in the model's order: a later one may need what an
 earlier one wrote. When an attempt at an answer fails and another model (or the same) is asked
 (`MovedOn`), what it said is void: the next answer replaces it. Tool calls are run only of complete
@@ -16,6 +19,7 @@ from collections.abc import Sequence
 
 from beige import money
 from beige.messages.llm import PromptEvent, PromptResult
+from services.llm.compaction import Shortening, compacted
 from services.llm.conversation import (
     AnyEntry,
     Assistant,
@@ -45,13 +49,18 @@ from services.llm.events import (
     Persist,
     PromptAccepted,
     RunTool,
+    Summarise,
+    Summarised,
+    SummaryFailed,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
     ToolFinished,
     TurnCancelled,
 )
+from services.llm.providers.failures import ModelError
 from services.llm.tools import cut, people_args
+from services.llm.windows import Limits
 
 SHOWN_RESULT = 4 * 1024
 """Characters of a tool's result in `tool_end`."""
@@ -64,7 +73,8 @@ class Turn:
     """One prompt, from its acceptance to the answer. Commands must be carried out in order."""
 
     def __init__(self, session: str, entries: Sequence[AnyEntry], *, model: str, max_turns: int,
-                 scripted: bool = False) -> None:  # fmt: skip
+                 scripted: bool = False, limits: Limits | None = None) -> None:  # fmt: skip
+        """`limits`: when older turns are summarised; None: never."""
         self.session, self.model, self.max_turns, self.scripted = session, model, max_turns, scripted
         self._entries = list(entries)
         self._queue: deque[ToolCall] = deque()
@@ -78,6 +88,11 @@ class Turn:
         """None once an answer's price is not known."""
         self._model_calls = self._tool_calls = 0
         self._last: Assistant | None = None
+        self._shortening = Shortening(limits)
+        self._asked: Summarise | None = None
+        """A summary is under way."""
+        self._too_long: ModelError | None = None
+        """Why, if a model said that the conversation is too long."""
         self.over = False
 
     @property
@@ -106,7 +121,11 @@ class Turn:
             case ToolFinished(result):
                 return self._tool_finished(result)
             case ModelFailed(error):
-                return [*self._abort("failed", "error", error.message), Fail(error.message)]
+                return self._model_failed(error)
+            case Summarised(answer):
+                return self._summarised(answer)
+            case SummaryFailed(error):
+                return self._summary_failed(error)
             case TurnCancelled():
                 return self._abort("cancelled", "cancelled")
 
@@ -117,7 +136,12 @@ class Turn:
         ]
         if self.scripted:
             commands.append(Emit(PromptEvent(kind="notice", text=SCRIPTED_NOTICE, model=self.model)))
-        return commands + self._call_model()
+        return commands + self._next_answer()
+
+    def _next_answer(self) -> list[Command]:
+        """Ask for it; first for a summary, if the conversation has grown too long."""
+        self._asked = self._shortening.due(self._entries)
+        return [self._asked] if self._asked else self._call_model()
 
     def _call_model(self) -> list[Command]:
         self._model_calls += 1
@@ -154,6 +178,40 @@ class Turn:
         next_step = self._next_tool() if self._queue else self._finish("answered", message.stop_reason)
         return commands + next_step
 
+    def _model_failed(self, error: ModelError) -> list[Command]:
+        self._asked = self._shortening.after(self._entries) if error.too_long else None
+        if self._asked is None:
+            return self._fail(error.message)
+        self._too_long = error
+        attempt = Attempt(model=self._speaking, kind=error.kind, error=error.message, text=self._partial)
+        void = "; the answer begun above is void" if self._partial else ""
+        self._partial = ""
+        told = PromptEvent(
+            kind="model_fallback", text=f"{error.message}; it is shortened{void}", model=self.model
+        )
+        return [self._persist(attempt), Emit(told), self._asked]
+
+    def _summarised(self, answer: Assistant) -> list[Command]:
+        asked = self._asked
+        assert asked is not None
+        self._asked = self._too_long = None
+        self._usage.update(answer.usage)
+        self._cost_nano = money.total(self._cost_nano, answer.cost_nano)
+        entry, event = compacted(asked, answer)
+        return [self._persist(entry, sync=True), Emit(event), *self._call_model()]
+
+    def _summary_failed(self, error: ModelError) -> list[Command]:
+        """The turn goes on if it can: the threshold is below what a model takes."""
+        self._asked, too_long = None, self._too_long
+        self._shortening.failed()
+        text = f"the conversation could not be summarised: {error.message}"
+        if too_long is not None:
+            return self._fail(f"{too_long.message}; {text}")
+        return [Emit(PromptEvent(kind="notice", text=f"{text}; it goes on as it is")), *self._call_model()]
+
+    def _fail(self, message: str) -> list[Command]:
+        return [*self._abort("failed", "error", message), Fail(message)]
+
     def _next_tool(self) -> list[Command]:
         if not self._queue:
             return self._continue()
@@ -176,7 +234,7 @@ class Turn:
 
     def _continue(self) -> list[Command]:
         if self._model_calls < self.max_turns:
-            return self._call_model()
+            return self._next_answer()
         text = f"stopped after {self.max_turns} model calls (maxTurns) with work left to do"
         return [Emit(PromptEvent(kind="notice", text=text)), *self._finish("max_turns", "max_turns")]
 

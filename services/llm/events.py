@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from beige.messages.llm import PromptEvent, PromptResult
 from services.llm.conversation import AnyEntry, Assistant, Prompt, ToolCall, ToolResult
@@ -75,7 +76,19 @@ class TurnCancelled:
     """By the caller, its death, the deadline, or because a child call was cancelled."""
 
 
-Event = ModelEvent | PromptAccepted | ModelFailed | ToolFinished | TurnCancelled
+@dataclass(frozen=True)
+class Summarised:
+    """The model's summary, as its answer to `Summarise.text`."""
+
+    answer: Assistant
+
+
+@dataclass(frozen=True)
+class SummaryFailed:
+    error: ModelError
+
+
+Event = ModelEvent | Summarised | SummaryFailed | PromptAccepted | ModelFailed | ToolFinished | TurnCancelled
 
 # --- commands -------------------------------------------------------------------------------------
 
@@ -100,6 +113,19 @@ class CallModel:
 
 
 @dataclass(frozen=True)
+class Summarise:
+    """Ask for a summary of the older messages, which will stand in their place."""
+
+    text: str
+    """What the model is asked, with the transcript."""
+    messages: int
+    """As `Compaction.messages`."""
+    reason: Literal["threshold", "too_long", "asked"]
+    tokens: int
+    """Size of the conversation now, about."""
+
+
+@dataclass(frozen=True)
 class RunTool:
     call: ToolCall
 
@@ -114,4 +140,4 @@ class Fail:
     message: str
 
 
-Command = Persist | Emit | CallModel | RunTool | Finish | Fail
+Command = Persist | Emit | CallModel | Summarise | RunTool | Finish | Fail

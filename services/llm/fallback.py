@@ -55,6 +55,10 @@ class Pool:
     def answered(self, index: int) -> None:
         self._in_a_row[index] = 0
 
+    def shortened(self) -> None:
+        """The conversation is shorter now: those it was too long for may be asked again."""
+        self._hopeless = {index: error for index, error in self._hopeless.items() if not error.too_long}
+
 
 class Round:
     """The attempts of one model call."""
@@ -101,4 +105,6 @@ class Round:
             )
         times = Counter(error.message for error in self.errors)
         tried = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in times.items())
-        return ModelError("exhausted", f"no model could answer: {tried}"[:_MESSAGE_LIMIT])
+        error = ModelError("exhausted", f"no model could answer: {tried}"[:_MESSAGE_LIMIT])
+        error.too_long = any(tried.too_long for tried in self.errors)
+        return error

@@ -24,7 +24,8 @@ from services.llm.fallback import PAUSES_S, Choice, Pool, Round
 from services.llm.leases import Cooling, Lease, report_of
 from services.llm.providers.base import ModelRequest, Provider
 from services.llm.providers.failures import ModelError
-from services.llm.tools import SPECS
+from services.llm.tools import SPECS, ToolSpec
+from services.llm.windows import Limits, limits
 
 log = logging.getLogger("llm")
 NO_PRICES: Mapping[ModelKey, Price] = MappingProxyType({})
@@ -76,6 +77,11 @@ class Models:
     def scripted(self) -> bool:
         return self.providers[0].scripted
 
+    @property
+    def limits(self) -> Limits | None:
+        """Of the model that is asked first; a script has none."""
+        return None if self.scripted else limits(self.refs[0])
+
     def priced(self, index: int, message: Assistant) -> Assistant:
         price = self.prices[index]
         return msgspec.structs.replace(message, cost_nano=price.cost(message.usage)) if price else message
@@ -85,7 +91,7 @@ class Models:
         return TurnModels(self, leases, told)
 
     def open(
-        self, index: int, system: str, conversation: Sequence[Message]
+        self, index: int, system: str, conversation: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> AsyncGenerator[ModelEvent, None]:
         ref = self.refs[index]
         return self.providers[index].stream(
@@ -93,7 +99,7 @@ class Models:
                 model=ref.model,
                 system=system,
                 messages=conversation,
-                tools=SPECS,
+                tools=tools,
                 thinking_level=ref.thinking_level,
                 max_tokens=ref.max_tokens,
             )
@@ -107,7 +113,17 @@ class TurnModels:
         self._models, self._leases, self._told = models, leases, told
         self._pool = Pool(models.labels, models.pauses_s)
 
-    async def stream(self, system: str, conversation: Sequence[Message]) -> AsyncGenerator[ModelEvent, None]:
+    def shortened(self) -> None:
+        """The conversation is shorter from now on."""
+        self._pool.shortened()
+
+    def apart(self) -> TurnModels:
+        """For a question beside the conversation: what fails there is not held against the models here."""
+        return TurnModels(self._models, self._leases, self._told)
+
+    async def stream(
+        self, system: str, conversation: Sequence[Message], tools: Sequence[ToolSpec] = SPECS
+    ) -> AsyncGenerator[ModelEvent, None]:
         """The next answer. `MovedOn` between two attempts: what the first one said is void. Raises
         ModelError when nothing is left to try; close it (`aclose`) to give up."""
         round_ = self._pool.round()
@@ -117,7 +133,7 @@ class TurnModels:
                 await asyncio.sleep(choice.pause_s)
             index = choice.index
             try:
-                async with aclosing(self._attempt(index, system, conversation)) as events:
+                async with aclosing(self._attempt(index, system, conversation, tools)) as events:
                     async for event in events:
                         yield event
                 round_.answered(index)
@@ -131,7 +147,7 @@ class TurnModels:
         raise round_.exhausted()
 
     async def _attempt(
-        self, index: int, system: str, conversation: Sequence[Message]
+        self, index: int, system: str, conversation: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> AsyncGenerator[ModelEvent, None]:
         """One call of one model. The slot is free again before the answer's tools run. Raises Cooling
         or ModelError when there is no lease, AttemptFailed when the model failed."""
@@ -139,7 +155,7 @@ class TurnModels:
         async with self._leases.take(ref.provider, ref.model) as lease:
             done: MessageDone | None = None
             try:
-                events = self._watched(self._models.open(index, system, conversation), label)
+                events = self._watched(self._models.open(index, system, conversation, tools), label)
                 async with aclosing(events):
                     async for event in events:
                         if isinstance(event, MessageDone):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
 from beige.errors import Cancelled, Failed
 from beige.messages.llm import PromptEvent, PromptResult
-from services.llm.conversation import AnyEntry, Message, Prompt, ToolCall, ToolResult
+from services.llm.conversation import AnyEntry, Prompt, ToolCall, ToolResult
 from services.llm.core import Turn
 from services.llm.events import (
     CallModel,
@@ -18,25 +18,23 @@ from services.llm.events import (
     Emit,
     Fail,
     Finish,
-    ModelEvent,
     ModelFailed,
+    MovedOn,
     Persist,
     PromptAccepted,
     RunTool,
+    Summarise,
+    Summarised,
+    SummaryFailed,
     ToolFinished,
     TurnCancelled,
 )
 from services.llm.providers.failures import ModelError
+from services.llm.summary import Model, summarise
 from services.llm.toolbox import Emit as Send
 
 TEXT_PIECE = 64 * 1024
 """Characters of one event's text; an item of the bus has a limit."""
-
-
-class Model(Protocol):
-    """`models.TurnModels`, as far as it is used here."""
-
-    def stream(self, system: str, conversation: Sequence[Message]) -> AsyncGenerator[ModelEvent, None]: ...
 
 
 class Tools(Protocol):
@@ -82,6 +80,8 @@ class Runner:
                         raise Failed(message)
                     case CallModel():
                         await self._call_model()
+                    case Summarise() as asked:
+                        await self._summarise(asked)
                     case RunTool(call):
                         await self._perform(self._turn.handle(ToolFinished(await self._tools.run(call))))
         except (asyncio.CancelledError, Cancelled):
@@ -103,6 +103,18 @@ class Runner:
                     await self._perform(self._turn.handle(event))
         except ModelError as error:
             await self._perform(self._turn.handle(ModelFailed(error)))
+
+    async def _summarise(self, asked: Summarise) -> None:
+        async def moved(event: MovedOn) -> None:
+            await self._perform(self._turn.handle(event))
+
+        try:
+            answer = await summarise(self._model, asked.text, moved)
+        except ModelError as error:
+            await self._perform(self._turn.handle(SummaryFailed(error)))
+        else:
+            self._model.shortened()
+            await self._perform(self._turn.handle(Summarised(answer)))
 
     async def _perform(self, commands: Sequence[Command]) -> None:
         """Write and tell at once; the rest waits for its turn."""

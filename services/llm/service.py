@@ -8,31 +8,39 @@ from collections.abc import Mapping
 
 from beige.bus import Bus, Request
 from beige.bus.serving import Handler
-from beige.config import Config, load
+from beige.config import AgentConfig, Config, load
 from beige.errors import BeigeError, Cancelled, Failed, NotFound, PeerLost
-from beige.messages.llm import PromptEvent, PromptRequest, PromptResult
+from beige.messages.base import AgentRef
+from beige.messages.llm import CompactRequest, CompactResult, PromptEvent, PromptRequest, PromptResult
+from beige.messages.session_settings import SessionSettings
 from beige.money import prices_of
 from beige.paths import Home
 from beige.process import Context
 from beige.sessions import check_id
+from services.llm.compaction import compacted, context_tokens, plan
 from services.llm.conversation import Context as SessionContext
 from services.llm.conversation import Prompt, TurnEnd
 from services.llm.core import Turn
 from services.llm.desk import Desk, check_agent
+from services.llm.events import MovedOn
 from services.llm.leases import Leases
-from services.llm.models import Models
+from services.llm.models import Models, TurnModels
 from services.llm.prompt import AGENTS_MD, AGENTS_MD_LIMIT, plugin_tools, system_prompt
 from services.llm.providers.base import Provider
 from services.llm.providers.registry import open_providers
 from services.llm.runner import Runner
 from services.llm.session_settings import SettingsDesk
-from services.llm.sessions import Session, Sessions
+from services.llm.sessions import Session, Sessions, Waiting
 from services.llm.settings import arranged, check
+from services.llm.summary import summarise
 from services.llm.toolbox import Toolbox, read_text
+from services.llm.tools import cut
 
 log = logging.getLogger("llm")
 CAPACITY = 128
 """Calls served at once: prompts, those that wait for their session, and what operators ask."""
+SUMMARY_SHOWN = 4096
+"""Characters of a summary in the answer to `llm.compact`."""
 
 
 class Service:
@@ -49,6 +57,7 @@ class Service:
     def handlers(self) -> dict[str, Handler]:
         return {
             "llm.prompt": self.prompt,
+            "llm.compact": self.compact,
             "llm.settings": self.settings.serve,
             **self._desk.handlers,
         }
@@ -56,10 +65,7 @@ class Service:
     async def prompt(self, request: Request, body: PromptRequest) -> PromptResult:
         """One prompt to one session of `request.agent`; a session without a name is a new one."""
         check_agent(request, self._agents)
-
-        async def notice(text: str) -> None:
-            await request.send(PromptEvent(kind="notice", text=text))
-
+        notice = _notices(request)
         check(self._agents[request.agent], body.settings)
         session_id = check_id(request.session)
         async with self._sessions.open(request.agent, session_id, notice) as session:
@@ -70,32 +76,71 @@ class Service:
                                "has what it did, and goes on with the next prompt")  # fmt: skip
             return await self._turn(request, body, session)
 
+    async def compact(self, request: Request, body: CompactRequest) -> CompactResult:
+        """Summarise all that a session has, between two of its prompts."""
+        check_agent(request, self._agents)
+        await self._desk.info(request, AgentRef())  # a session that is not there is not made
+        async with self._sessions.open(request.agent, request.session, _notices(request)) as session:
+            _, models = await self._arranged(request, session, SessionSettings())
+            if models.limits is None:
+                raise Failed("a script can't summarise", executed="no")
+            size = context_tokens(session.entries)
+            asked = plan(session.entries, models.limits, "asked", size, body.instructions)
+            if asked is None:
+                raise Failed("there is nothing to summarise yet", executed="no")
+
+            async def moved(event: MovedOn) -> None:
+                await request.send(PromptEvent(kind="model_fallback", text=event.reason, model=event.model))
+
+            answer = await summarise(self._model(request, session, models), asked.text, moved)
+            entry, event = compacted(asked, answer)
+            session.append(entry)
+            await session.sync()
+            await request.send(event)
+            return CompactResult(session.id, cut(answer.text, SUMMARY_SHOWN), asked.messages)
+
     async def _turn(self, request: Request, body: PromptRequest, session: Session) -> PromptResult:
-        settings = await self.settings.resolved(request.agent, session.id, body.settings)
-        for text in settings.notices:
-            await request.send(PromptEvent(kind="notice", text=text))
-        agent = arranged(self._agents[request.agent], settings)
-        models = self._models[request.agent].arranged(agent)
+        agent, models = await self._arranged(request, session, body.settings)
 
         async def system() -> str:
             agents_md = await _agents_md(request, session)
             return system_prompt(request.agent, agent, self._plugins[request.agent], agents_md)
 
         turn = Turn(session.id, session.entries, model=models.label, max_turns=agent.max_turns,
-                    scripted=models.scripted)  # fmt: skip
-
-        async def waiting(text: str) -> None:
-            await request.send(PromptEvent(kind="notice", text=text))
-
-        told = {"agent": request.agent, "session": session.id, "call": request.call_name}
-        model = models.turn(Leases(request, waiting), told)
+                    scripted=models.scripted, limits=models.limits)  # fmt: skip
         toolbox = Toolbox(request, request.send, deadline_s=agent.sandbox.deadline_s)
+        model = self._model(request, session, models)
         runner = Runner(turn, system, model, toolbox, session, request.send)
         try:
             return await runner.run(Prompt(text=body.text, channel=request.channel, call=request.call_name))
         except Failed as error:
-            log.warning("turn failed: %s", error, extra=told)
+            log.warning("turn failed: %s", error, extra=_about(request, session))
             raise
+
+    async def _arranged(
+        self, request: Request, session: Session, channel: SessionSettings
+    ) -> tuple[AgentConfig, Models]:
+        """The agent and its models as the session's settings want them."""
+        settings = await self.settings.resolved(request.agent, session.id, channel)
+        for text in settings.notices:
+            await _notices(request)(text)
+        agent = arranged(self._agents[request.agent], settings)
+        return agent, self._models[request.agent].arranged(agent)
+
+    def _model(self, request: Request, session: Session, models: Models) -> TurnModels:
+        return models.turn(Leases(request, _notices(request)), _about(request, session))
+
+
+def _notices(request: Request) -> Waiting:
+    async def notice(text: str) -> None:
+        await request.send(PromptEvent(kind="notice", text=text))
+
+    return notice
+
+
+def _about(request: Request, session: Session) -> dict[str, str]:
+    """For the log."""
+    return {"agent": request.agent, "session": session.id, "call": request.call_name}
 
 
 def _began_before(session: Session, call: str) -> bool:

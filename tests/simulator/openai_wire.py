@@ -93,6 +93,8 @@ def problem(body: dict[str, Any]) -> str:
     """Why the API would answer 400; empty if it would not."""
     if not body.get("messages"):
         return "Missing required parameter: 'messages'."
+    if body.get("tools") == []:
+        return "[] is too short - 'tools'"
     open_ids: list[str] = []
     for index, message in enumerate(body["messages"]):
         if message["role"] == "tool":

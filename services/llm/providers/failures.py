@@ -62,6 +62,8 @@ class ModelError(Failed):
                  retry_after_s: float | None = None) -> None:  # fmt: skip
         super().__init__(message)
         self.kind, self.status, self.retry_after_s = kind, status, retry_after_s
+        self.too_long = kind == "context_too_long"
+        """A shorter conversation could help: also where one of several models that were tried said so."""
         self.usage: dict[str, int] = {}
         """What the provider had counted (keys: `base.USAGE`) until a stream broke off: it may bill it."""
 

@@ -194,16 +194,17 @@ def encode_request(request: ModelRequest, own: bool) -> dict[str, Any]:
     sent: dict[str, Any] = {
         "model": request.model,
         "messages": [{"role": "system", "content": request.system}, *_encode_all(request.messages)],
-        "tools": [
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.tools:  # an empty list is refused
+        sent["tools"] = [
             {
                 "type": "function",
                 "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
             }
             for tool in request.tools
-        ],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+        ]
     if request.max_tokens is not None:
         sent["max_completion_tokens" if own else "max_tokens"] = request.max_tokens
     if request.thinking_level != "off":

@@ -28,6 +28,8 @@ from services.llm.events import (
     Persist,
     PromptAccepted,
     RunTool,
+    Summarised,
+    SummaryFailed,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
@@ -35,6 +37,7 @@ from services.llm.events import (
     TurnCancelled,
 )
 from services.llm.providers.failures import ModelError
+from services.llm.windows import Limits
 
 ONE, TWO = ToolCall("a", "exec", {"command": "ls"}), ToolCall("b", "read", {"path": "x"})
 
@@ -240,3 +243,84 @@ def test_a_call_is_written_down_before_it_leaves():
     commands = turn.handle(said(ONE, stop="tool_use"))
     assert commands.index(Persist(ToolStart(tool_id="a"))) < commands.index(RunTool(ONE))
     assert not any(isinstance(command, Finish) for command in commands)
+
+
+# --- a conversation that grows too long ---------------------------------------------------------------
+
+LIMITS = Limits(10_000, 5000)
+TOO_LONG = ModelError("context_too_long", "p/m: too long")
+
+
+def a_long_turn(tokens=9000):
+    answer = said(Text("x" * 4000), usage={"input_tokens": tokens}).message
+    before = [Prompt(text="old"), answer, TurnEnd(outcome="answered")]
+    turn = Turn("s1", before, model="p/m", max_turns=10, limits=LIMITS)
+    return turn, turn.handle(PromptAccepted(Prompt(text="do it")))
+
+
+def a_summary(text="in short"):
+    usage = {"input_tokens": 100, "output_tokens": 10}
+    return Summarised(Assistant(model="p/m", content=[Text(text)], stop_reason="end_turn", usage=usage))
+
+
+def test_above_the_threshold_a_summary_comes_before_the_answer():
+    turn, commands = a_long_turn()
+    assert kinds(commands) == ["Prompt", "accepted", "Summarise"]
+    commands = turn.handle(a_summary())
+    assert kinds(commands) == ["Compaction", "compaction", "CallModel"]
+    assert commands[0].sync and commands[0].entry.messages == 2
+    assert [message.text.rpartition("\n")[2] for message in turn.messages] == ["in short", "do it"]
+    commands = turn.handle(said(Text("done"), usage={"input_tokens": 50}))
+    assert commands[-1].result.usage == {"input_tokens": 150, "output_tokens": 10}, "it is paid for, too"
+
+
+def test_between_tool_calls_of_one_turn_it_is_summarised_too():
+    turn, commands = a_long_turn(tokens=100)
+    assert kinds(commands)[-1] == "CallModel"
+    turn.handle(said(ONE, stop="tool_use", usage={"input_tokens": 9000}))
+    assert kinds(turn.handle(finished(ONE, "x" * 9000))) == ["ToolResult", "tool_end", "Summarise"]
+    turn.handle(a_summary())
+    assert [message.text.rpartition("\n")[2] for message in turn.messages] == ["in short", "do it"]
+
+
+def test_without_a_summary_the_turn_says_so_and_goes_on():
+    turn, _ = a_long_turn()
+    commands = turn.handle(SummaryFailed(ModelError("overloaded", "p/m: overloaded")))
+    assert kinds(commands) == ["notice", "CallModel"]
+    assert commands[0].event.text == (
+        "the conversation could not be summarised: p/m: overloaded; it goes on as it is"
+    )
+    turn.handle(said(ONE, stop="tool_use", usage={"input_tokens": 9000}))
+    assert kinds(turn.handle(finished(ONE)))[-1] == "CallModel", "it is not asked for again in this turn"
+
+
+def test_too_long_is_answered_by_one_summary_and_one_retry():
+    turn, _ = a_long_turn(tokens=100)
+    turn.handle(TextDelta("I be"))
+    commands = turn.handle(ModelFailed(TOO_LONG))
+    assert kinds(commands) == ["Attempt", "model_fallback", "Summarise"]
+    assert "the answer begun above is void" in commands[1].event.text
+    assert kinds(turn.handle(a_summary())) == ["Compaction", "compaction", "CallModel"]
+    commands = turn.handle(ModelFailed(TOO_LONG))
+    assert kinds(commands) == ["TurnEnd", "Fail"]
+
+
+def test_too_long_and_no_summary_ends_the_turn_with_both_reasons():
+    turn, _ = a_long_turn(tokens=100)
+    turn.handle(ModelFailed(TOO_LONG))
+    commands = turn.handle(SummaryFailed(ModelError("overloaded", "p/m: overloaded")))
+    assert kinds(commands) == ["TurnEnd", "Fail"]
+    assert commands[-1].message == (
+        "p/m: too long; the conversation could not be summarised: p/m: overloaded"
+    )
+
+
+def test_another_failure_asks_for_no_summary():
+    turn, _ = a_long_turn(tokens=100)
+    assert kinds(turn.handle(ModelFailed(ModelError("auth", "no key")))) == ["TurnEnd", "Fail"]
+
+
+def test_a_turn_cancelled_while_it_is_summarised_ends():
+    turn, _ = a_long_turn()
+    assert kinds(turn.handle(TurnCancelled())) == ["TurnEnd"]
+    assert turn.handle(a_summary()) == []

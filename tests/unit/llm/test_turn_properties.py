@@ -21,16 +21,16 @@ from services.llm.conversation import (
     ToolResult,
     TurnEnd,
     decode_entry,
+    messages,
 )
 from services.llm.core import Turn
 from services.llm.events import MessageDone, MovedOn, TextDelta
 from services.llm.journal import encode_line, read_journal, repairs
-from services.llm.providers import anthropic_messages, openai_completions, openai_responses
-from services.llm.providers.base import ModelRequest
 from services.llm.providers.failures import ModelError
 from services.llm.runner import Runner
 from services.llm.tools import SPECS
-from tests.simulator import anthropic_wire, openai_wire, responses_wire
+from services.llm.windows import Limits
+from tests.simulator.validity import problem
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Replaced:
     text: str
 
 
-texts = st.sampled_from(["", " ", "\n", "some words", "wörter ✓"])
+texts = st.sampled_from(["", " ", "\n", "some words", "wörter ✓", "many words " * 300])
 stops = st.sampled_from(["end_turn", "tool_use", "max_tokens", "refusal", "context_full"])
 answers = (
     st.builds(Answer, texts, st.integers(0, 3), stops) | st.builds(Broken, texts) | st.builds(Replaced, texts)
@@ -71,13 +71,17 @@ OUTCOMES = {
 """An end from outside that comes when the turn's own is decided, and not yet told, changes nothing."""
 
 
+LIMITS = Limits(4096, 1024)
+"""So small that a conversation with many words is summarised before each call."""
+
+
 class Stage:
     """Model, tools, journal and caller of the runner; one file over all turns."""
 
     def __init__(self):
         self.file = encode_line(Header(v=1, id="s", agent="a"))
         self.ran = []
-        self.numbers = 0
+        self.numbers = self.summaries = 0
         self.answers, self.steps, self.end, self.dead = [], 0, "", False
 
     def entries(self):
@@ -90,7 +94,7 @@ class Stage:
     async def play(self, answers, steps, end):
         """One turn, ended from outside at its `steps`-th await. How it ended."""
         self.answers, self.steps, self.end, self.dead = list(answers), steps, end, False
-        turn = Turn("s", self.entries(), model="p/m", max_turns=3)
+        turn = Turn("s", self.entries(), model="p/m", max_turns=3, limits=LIMITS)
         task = asyncio.create_task(
             Runner(turn, self.system, self, self, self, self.send).run(Prompt(text="x"))
         )
@@ -135,9 +139,21 @@ class Stage:
         await self.step()
         return ToolResult(tool_id=call.id, tool=call.name, content=[Text("ok")])
 
-    async def stream(self, system, conversation):
-        self.check(conversation)
+    def shortened(self):
+        pass
+
+    def apart(self):
+        return self
+
+    async def stream(self, system, conversation, tools=SPECS):
+        assert problem(conversation) == ""
         await self.step()
+        if not tools:
+            self.summaries += 1
+            if self.summaries % 3 == 2:
+                raise ModelError("overloaded", "p/m: overloaded")
+            yield MessageDone(Assistant(model="p/m", content=[Text("in short")], stop_reason="end_turn"))
+            return
         while self.answers and isinstance(self.answers[0], Replaced):
             yield TextDelta(self.answers.pop(0).text)
             yield MovedOn("p/m", "stream_cut", "p/m: broke off", "other/m")
@@ -146,20 +162,13 @@ class Stage:
         if answer.text:
             yield TextDelta(answer.text)
         if isinstance(answer, Broken):
-            raise ModelError("overloaded", "p/m: overloaded")
+            kind = "context_too_long" if len(answer.text) % 2 else "overloaded"
+            raise ModelError(kind, f"p/m: {kind}")
         content = [Thinking("hm", "sig"), *([Text(answer.text)] if answer.text else [])]
         for _ in range(answer.calls):
             self.numbers += 1
             content.append(ToolCall(f"call.{self.numbers}", "exec", {"command": "ls"}))
         yield MessageDone(Assistant(model="p/m", content=content, stop_reason=answer.stop))
-
-    def check(self, conversation):
-        """What would be sent now is what all three APIs accept."""
-        request = ModelRequest(model="m", system="s", messages=conversation, tools=SPECS)
-        for label in ("p/m", "other/m"):
-            assert anthropic_wire.problem(anthropic_messages.encode_request(request, label)) == ""
-            assert responses_wire.problem(openai_responses.encode_request(request, label)) == ""
-        assert openai_wire.problem(openai_completions.encode_request(request, own=False)) == ""
 
 
 async def check(turns):
@@ -170,6 +179,7 @@ async def check(turns):
         assert outcomes[-1] in OUTCOMES[how]
     assert await stage.play([], 1000, "") == "answered"
     assert len(stage.ran) == len(set(stage.ran)), "a call ran twice"
+    assert problem([*messages(stage.entries()), Prompt(text="next")]) == ""
     entries = stage.entries()
     prompts = sum(isinstance(entry, Prompt) for entry in entries)
     assert sum(isinstance(entry, TurnEnd) for entry in entries) == prompts == len(turns) + 1
