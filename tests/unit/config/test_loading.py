@@ -100,7 +100,7 @@ def test_all_problems_are_reported_at_once(home: Home) -> None:
         "agents.travel.model.thinkingLevel: 'mediun' is not allowed; "
         'did you mean "medium"? allowed: high, low, medium, minimal, off',
         'agents.travel.model.modle: unknown key; did you mean "model"? '
-        "allowed: maxTokens, model, provider, thinkingLevel",
+        "allowed: compactionThreshold, contextWindow, maxTokens, model, provider, thinkingLevel",
         "agents.travel.sandbox.pids: must be a whole number, not true or false",
         "agents.travel.model.provider: no such provider: 'antropic'; "
         'did you mean "anthropic"? allowed: anthropic',
