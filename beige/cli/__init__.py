@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("beige.cli.status:status", "What runs, as supervisord and as the bus see it."),
     "logs": ("beige.cli.logs:logs", "Show the services' logs."),
     "prompt": ("beige.cli.prompt:prompt", "Give an agent a task and watch it work."),
+    "tui": ("beige.cli.tui:tui", "Talk to an agent in the terminal, with everything it does in sight."),
     "exec": ("beige.cli.execute:execute", "Run one command in an agent's sandbox."),
     "demo": ("beige.cli.demo:demo", "Watch the whole system at work; no key is needed."),
     "tools": ("beige.cli.tools:app", "Call a plugin tool as an agent would."),

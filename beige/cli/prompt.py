@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from beige.cli.terminal import summary
 from beige.errors import NotFound
 from beige.paths import Home
 
 if TYPE_CHECKING:
     from beige.cli.terminal import Writer
     from beige.messages.llm import PromptEvent, PromptResult
-
-ARGUMENT_WIDTH = 100
 
 
 def prompt(
@@ -145,15 +144,6 @@ def used(result: PromptResult) -> str:
     tokens = money.tokens(result.usage)
     known = f", {tokens - output:,} tokens in, {output:,} out" if tokens else ""
     return known + (f", {money.shown(money.nano(result.cost))}" if result.cost else "")
-
-
-def summary(tool: str, args: dict[str, Any]) -> str:
-    """The argument that says most, in one line."""
-    text = str(args.get("command") or args.get("path") or "") or " ".join(f"{k}={v}" for k, v in args.items())
-    first, *rest = text.split("\n")
-    if len(first) > ARGUMENT_WIDTH:
-        first, rest = first[:ARGUMENT_WIDTH], [""]
-    return first + (" ..." if rest else "")
 
 
 def _outcome(event: PromptEvent) -> str:

@@ -9,7 +9,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""C0 but newline and tab, C1, bidi controls, separators of lines, invisible characters, surrogates, tags."""
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
@@ -24,7 +28,10 @@ def safe(text: str) -> str:
 
 def _visible(character: str) -> str:
     code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+ARGUMENT_WIDTH = 100
 
 
 class Writer:
@@ -95,6 +102,15 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells
     )
+
+
+def summary(tool: str, args: dict[str, Any]) -> str:
+    """The argument that says most, in one line."""
+    text = str(args.get("command") or args.get("path") or "") or " ".join(f"{k}={v}" for k, v in args.items())
+    first, *rest = text.split("\n")
+    if len(first) > ARGUMENT_WIDTH:
+        first, rest = first[:ARGUMENT_WIDTH], [""]
+    return first + (" ..." if rest else "")
 
 
 def duration(seconds: float) -> str:
