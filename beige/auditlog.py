@@ -30,8 +30,9 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     ts: str
     """ISO 8601, UTC, milliseconds."""
     agent: str
-    type: Literal["core_tool", "tool"]
-    """`core_tool`: read, write, patch or exec of a model or operator. `tool`: a plugin's, from inside."""
+    type: Literal["core_tool", "tool", "egress"]
+    """`core_tool`: read, write, patch or exec of a model or operator. `tool`: a plugin's, from inside.
+    `egress`: a connection from inside to the internet; its arguments are `host:port` and the method."""
     tool: str
     args: list[str]
     decision: Literal["allowed", "denied"]
@@ -52,7 +53,10 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     src: str = ""
     """The bus user who made the call: `llm/0`, `bridge/0`, `cli/0`."""
     input_bytes: int | None = None
-    """Size of content sent along (a write, an exec's stdin), which is not in the log itself."""
+    """Size of content sent along (a write, an exec's stdin), which is not in the log itself. Egress:
+    bytes that went out (`output_bytes` came in), known at its end."""
+    rule: str = ""
+    """Egress: the rule that allowed it, or `learning`."""
     digest: str = ""
     """First 32 hex digits of the request's SHA-256 (`beige.seals`); on the record made before execution."""
 

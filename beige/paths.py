@@ -90,6 +90,10 @@ class Home:
     def gateway_socket(self, agent: str) -> Path:
         return self.agent_sockets(agent) / "gateway.sock"
 
+    def egress_socket(self, agent: str) -> Path:
+        """Only of an agent that has egress: the bridge's proxy."""
+        return self.agent_sockets(agent) / "egress.sock"
+
     def exec_socket(self, agent: str) -> Path:
         return self.agent_sockets(agent) / "exec.sock"
 

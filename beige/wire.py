@@ -71,6 +71,8 @@ class Outcome(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """Time in the executor, set by the worker library."""
     target: Name = ""
     """Where a tool ran: `gateway` or `sandbox`."""
+    input_bytes: Count = 0
+    """Egress: bytes that went out; what came in is `output_bytes`."""
 
 
 class Header(Struct, array_like=True, forbid_unknown_fields=True, gc=False):

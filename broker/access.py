@@ -14,11 +14,15 @@ Station = tuple[int, str]
 """(hop, service) of one stop on a call's way."""
 
 CORE_TOOLS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})
-GOVERNED = CORE_TOOLS | {"tools.call"}
+EGRESS = frozenset({"egress.connect"})
+"""Only the bridge's, which knows whose socket a connection came from: nobody else, not even an operator,
+has a way to the internet in an agent's name (`tests/attacks/test_egress.py`)."""
+GOVERNED = CORE_TOOLS | {"tools.call"} | EGRESS
 OPERATED = frozenset({
     *("llm.prompt", "llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
     "llm.settings",
     *("sandbox.ensure", "sandbox.list", "sandbox.remove", "sandbox.show", "sandbox.verify"),
+    "policy.learn",
 })  # fmt: skip
 BUS = frozenset({"bus.stats", "bus.cancel"})
 LEASES = frozenset({"policy.lease"})
@@ -47,11 +51,12 @@ ROLES: dict[str, Role] = {
     "audit": Role(serves="audit"),
     "sandbox": Role(serves="sandbox"),
     "tools": Role(serves="tools"),
+    "egress": Role(serves="egress"),
     "llm": Role(serves="llm", calls=CORE_TOOLS | LEASES),
-    "bridge": Role(calls=frozenset({"tools.call"}), stamps_agents=True),
+    "bridge": Role(calls=frozenset({"tools.call"}) | EGRESS, stamps_agents=True),
     "tap": Role(calls=frozenset({"bus.tap"})),
-    "gateway": Role(calls=GOVERNED | OPERATED | BUS, names_agents=True),
-    "cli": Role(calls=GOVERNED | OPERATED | BUS, names_agents=True, connections=64),
+    "gateway": Role(calls=(GOVERNED - EGRESS) | OPERATED | BUS, names_agents=True),
+    "cli": Role(calls=(GOVERNED - EGRESS) | OPERATED | BUS, names_agents=True, connections=64),
 }
 
 VERDICT_ROLE, RECEIPT_ROLE = "policy", "audit"

@@ -65,9 +65,9 @@ class Listener:
         return connection
 
 
-def bind(path: Path) -> socket.socket:
+def bind(path: Path, temporary: str = ".gw.new") -> socket.socket:
     """A bound socket at `path`, in place of whatever socket was there, at no moment without one."""
-    fresh = path.with_name(".gw.new")
+    fresh = path.with_name(temporary)
     fresh.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

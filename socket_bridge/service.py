@@ -1,16 +1,22 @@
-"""The bridge process: one listener per configured agent, every request relayed as `tools.call`."""
+"""The bridge process: one listener per configured agent, every request relayed as `tools.call`; and, for
+agents with egress, a proxy whose connections are each an `egress.connect`."""
 
 from __future__ import annotations
 
 import asyncio
 
 from beige.bus import Bus
-from beige.config import load
+from beige.bus.client import Stream
+from beige.config import Config, load
 from beige.errors import Unavailable
+from beige.messages.egress import ConnectRequest
 from beige.messages.tools import ToolCall, ToolResult
+from beige.paths import Home
 from beige.plugins import MAX_TIMEOUT_S
 from beige.process import Context
 from socket_bridge.desk import Desk, Relay
+from socket_bridge.egress import Connect, Door
+from socket_bridge.egress_listener import EgressListener, remove_stale
 from socket_bridge.hangup import HangupWatch
 from socket_bridge.listener import Listener
 from socket_bridge.protocol import ToolRequest
@@ -19,6 +25,9 @@ TTL_S = MAX_TIMEOUT_S + 30.0
 """A tool's own limit ends a call before this does."""
 CONNECT_S = 5.0
 """How long a call waits for a broker that is being restarted."""
+CONNECTION_S = 3600.0
+"""The longest a connection to the internet lasts."""
+EGRESS_ITEMS, EGRESS_BYTES = 16, 64 * 1024
 
 
 def relay_over(bus: Bus) -> Relay:
@@ -41,13 +50,40 @@ def relay_over(bus: Bus) -> Relay:
     return relay
 
 
+def connect_over(bus: Bus) -> Connect:
+    """A proxy connection as `egress.connect`. The windows are small: all of an agent's connections together
+    must not fill what the broker keeps for this process."""
+
+    def connect(agent: str, request: ConnectRequest, token: str) -> Stream:
+        return bus.open(
+            "egress.connect", request, agent=agent, token=token, ttl_s=CONNECTION_S,
+            window_items=EGRESS_ITEMS, window_bytes=EGRESS_BYTES,
+        )  # fmt: skip
+
+    return connect
+
+
+def egress_listeners(home: Home, config: Config, bus: Bus) -> list[EgressListener]:
+    found = []
+    for name, agent in config.agents.items():
+        if agent.sandbox.egress is None:
+            remove_stale(home, name)
+        else:
+            door = Door(name, connect_over(bus), agent.sandbox.egress.connections)
+            found.append(EgressListener(home, door))
+    return found
+
+
 async def main(context: Context) -> None:
     """Listen for every configured agent until stopped."""
     config = load(context.home)
     bus = Bus(context.home, context.user)
 
     hangups = HangupWatch(asyncio.get_running_loop())
-    listeners = [Listener(context.home, Desk(agent, relay_over(bus)), hangups) for agent in config.agents]
+    listeners: list[Listener | EgressListener] = [
+        Listener(context.home, Desk(agent, relay_over(bus)), hangups) for agent in config.agents
+    ]
+    listeners += egress_listeners(context.home, config, bus)
     try:
         await bus.start()
         for listener in listeners:

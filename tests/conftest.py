@@ -7,10 +7,13 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from beige.paths import Home
 from beige.testing import short_home
 
+settings.register_profile("beige", deadline=None)  # a loaded machine is slow, not wrong
+settings.load_profile("beige")
 CI = bool(os.environ.get("CI"))
 
 

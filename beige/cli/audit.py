@@ -54,7 +54,7 @@ def tail(
 def query(
     agent: Annotated[str, typer.Option(help="Only this agent.")] = "",
     tool: Annotated[str, typer.Option(help="Only this tool: exec, read, write, patch, or a plugin's.")] = "",
-    type: Annotated[str, typer.Option(help="core_tool or tool.")] = "",
+    type: Annotated[str, typer.Option(help="core_tool, tool or egress.")] = "",
     decision: Annotated[str, typer.Option(help="allowed or denied.")] = "",
     session: Annotated[str, typer.Option(help="Only this session.")] = "",
     id: Annotated[str, typer.Option(help="Only this call.")] = "",
@@ -78,7 +78,7 @@ def query(
     from beige.cli.audit_query import Query, moment
     from beige.errors import Malformed
 
-    _one_of("--type", type, ("core_tool", "tool"))
+    _one_of("--type", type, ("core_tool", "tool", "egress"))
     _one_of("--decision", decision, ("allowed", "denied"))
     _one_of("--phase", phase, ("started", "finished"))
     now = datetime.now().astimezone()

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from beige.config import budget_checks, gateway_checks
-from beige.config.models import SandboxConfig
+from beige.config.models import OPEN_DEFAULTS, SandboxConfig
 from beige.config.problems import Location, Problem, suggest
 from beige.config.sizes import LEAST_WORKSPACE, SHM_BYTES, files_fit, size_bytes
+from beige.destinations import RULE_FORM, is_address, parse_rule
+from beige.errors import Malformed
 from beige.messages import CORE_TOOLS
 
 _SIZES: dict[str, Any] = {
@@ -98,10 +101,14 @@ def _check_tools(
 
 
 def _check_sandbox(at: Location, sandbox: dict[str, Any]) -> Iterator[Problem]:
-    if sandbox.get("profile") == "open":
-        yield Problem((*at, "profile"), '"open" does not exist yet in this version', "allowed: sealed")
     yield from _check_workspace((*at, "workspaceSize"), sandbox.get("workspaceSize"))
-    sizes = [sandbox.get(alias, default) for alias, default in _SIZES.items()]
+    yield from _check_profile(at, sandbox)
+    yield from _check_egress((*at, "egress", "allow"), _array(_object(sandbox.get("egress")).get("allow")))
+    is_open = sandbox.get("profile") == "open"
+    defaults = {**_SIZES, **(OPEN_DEFAULTS if is_open else {})}
+    sizes = [sandbox.get(alias, defaults[alias]) for alias in _SIZES]
+    if is_open:
+        sizes[-1] = "0"
     try:
         fit = files_fit(*sizes)
     except (ValueError, TypeError):
@@ -119,6 +126,30 @@ def _check_workspace(at: Location, size: Any) -> Iterator[Problem]:
     with suppress(ValueError, TypeError):
         if size is not None and size_bytes(size) < LEAST_WORKSPACE:
             yield Problem(at, f"{size} is too little for a file system", f"{LEAST_WORKSPACE >> 20}m or more")
+
+
+def _check_profile(at: Location, sandbox: dict[str, Any]) -> Iterator[Problem]:
+    is_open = sandbox.get("profile") == "open"
+    if sandbox.get("root") is True and not is_open:
+        yield Problem((*at, "root"), "is only for the profile open", 'write profile: "open" or remove it')
+    if is_open and "homeSize" in sandbox:
+        yield Problem(
+            (*at, "homeSize"), "has no effect in the profile open, where HOME is on disk", "remove it"
+        )
+
+
+def _check_egress(at: Location, allow: list[Any]) -> Iterator[Problem]:
+    """Egress is allowed in every profile: a list of hosts is a smaller grant than a writable root."""
+    for index, text in enumerate(allow):
+        if not isinstance(text, str) or "${" in text:
+            continue
+        try:
+            rule = parse_rule(text)
+        except Malformed as error:
+            yield Problem((*at, index), str(error), f"allowed: {RULE_FORM}")
+            continue
+        if not rule.below and is_address(rule.host) and not ip_address(rule.host).is_global:
+            yield Problem((*at, index), f"{text!r} is not an address on the internet", "it is refused anyway")
 
 
 def _check_plugin_configs(at: Location, agent: dict[str, Any], plugins: dict[str, Any]) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from beige.config.checks import check
 from beige.config.models import Config
 from beige.config.mounts import examine_mounts
 from beige.config.problems import ConfigProblems, Problem
-from beige.config.validation import valid_plugin, validate, with_implied_api
+from beige.config.validation import valid_plugin, validate, with_implied_api, with_profile_defaults
 from beige.config.variables import SECRET_SECTIONS, resolve
 from beige.errors import BeigeError
 from beige.paths import Home
@@ -51,7 +51,7 @@ def examine(
     if unknown:
         raise ValueError(f"no such secret section: {', '.join(sorted(unknown))}")
     resolved, problems = resolve(raw, secrets, environ)
-    complete = with_implied_api(resolved)
+    complete = with_profile_defaults(with_implied_api(resolved))
     config, found = validate(complete)
     provided, unreadable = _provided_tools(complete, home)
     _, refused = examine_mounts(complete, home, environ)

@@ -130,11 +130,27 @@ class MountConfig(Section):
     """false lets the agent change what is there."""
 
 
+class EgressConfig(Section):
+    allow: tuple[Annotated[str, Field(min_length=1, max_length=260)], ...]
+    """Where the agent may connect to: "host", "*.domain", "*", each with ":port" or for ports 80 and 443."""
+    connections: Annotated[int, Field(ge=1, le=128)] = 32
+    """Most connections open at once; more wait in line."""
+
+
+OPEN_DEFAULTS = {"memory": "2g", "pids": 1024, "tmpSize": "512m", "deadlineS": 1800.0}
+"""What the profile "open" has instead of the defaults below: installing packages takes more."""
+
+
 class SandboxConfig(Section):
     image: Annotated[str, Field(pattern=IMAGE_PATTERN, max_length=255)]
     """The Docker image of the agent's container, e.g. "beige-sandbox:latest"."""
     profile: Literal["sealed", "open"] = "sealed"
-    """The walls around the container. "sealed": no network, read-only root."""
+    """The walls around the container. "sealed": no network, read-only root. "open": a root that can be
+    written, so that packages can be installed, and larger limits."""
+    root: bool = False
+    """Profile "open" only: commands are root inside the container, as apt needs."""
+    egress: EgressConfig | None = None
+    """The way to the internet, through a proxy that asks policy; left out: there is none."""
     runtime: Annotated[str, Field(pattern=RUNTIME_PATTERN)] | None = None
     """A Docker runtime other than the engine's default, e.g. "runsc" (gVisor)."""
     memory: Size = "512m"
@@ -249,6 +265,12 @@ class GatewayConfig(Section):
     """Connections open at once."""
 
 
+class EgressServiceConfig(Section):
+    upstream_proxy: Annotated[str, Field(min_length=1)] | None = Field(default=None, repr=False)
+    """A proxy that this machine must use, "http://[user:password@]host:port", or "environment" for the one in
+    HTTPS_PROXY. It resolves the names then, so that private addresses behind names can't be refused."""
+
+
 class Config(Section):
     llm: LlmConfig
     """Language models."""
@@ -262,6 +284,8 @@ class Config(Section):
     """The audit log."""
     budget: HouseBudgetConfig = HouseBudgetConfig()
     """What all agents' models together may use."""
+    egress: EgressServiceConfig = EgressServiceConfig()
+    """How connections of agents leave this machine."""
     gateway: GatewayConfig = GatewayConfig()
     """The HTTP API."""
 

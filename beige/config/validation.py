@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from beige.config.models import IMPLIED_API, IN_WORDS, Config, PluginConfig
+from beige.config.models import IMPLIED_API, IN_WORDS, OPEN_DEFAULTS, Config, PluginConfig
 from beige.config.problems import Location, Problem, suggest
 
 _JSON_KINDS: dict[type, str] = {bool: "true or false", str: "a string", int: "a number", float: "a number",
@@ -51,6 +51,21 @@ def with_implied_api(raw: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(llm, dict) and isinstance(llm.get("providers"), dict):
         result["llm"] = {**llm, "providers": {n: _complete(n, p) for n, p in llm["providers"].items()}}
     return result
+
+
+def with_profile_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`raw` with the larger limits of the profile "open" where none are written."""
+    agents = raw.get("agents")
+    if not isinstance(agents, dict):
+        return dict(raw)
+    return {**raw, "agents": {name: _enlarged(agent) for name, agent in agents.items()}}
+
+
+def _enlarged(agent: Any) -> Any:
+    sandbox = agent.get("sandbox") if isinstance(agent, dict) else None
+    if not isinstance(sandbox, dict) or sandbox.get("profile") != "open":
+        return agent
+    return {**agent, "sandbox": {**OPEN_DEFAULTS, **sandbox}}
 
 
 def _complete(name: str, provider: Any) -> Any:

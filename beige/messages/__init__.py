@@ -10,18 +10,22 @@ from typing import Any
 
 import msgspec
 
-from beige.messages import bus, llm, policy, sandbox, tools
+from beige.messages import bus, egress, llm, policy, sandbox, tools
 from beige.messages.base import Method
 
 METHODS: dict[str, Method] = {
     **sandbox.METHODS,
     **tools.METHODS,
+    **egress.METHODS,
     **llm.METHODS,
     **policy.METHODS,
     **bus.METHODS,
 }
 
-GOVERNED = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch", "tools.call"})
+GOVERNED = frozenset({
+    *("sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"),
+    *("tools.call", "egress.connect"),
+})  # fmt: skip
 """Calls that walk policy, audit, executor, audit. The broker's route table must say the same
 (`tests/unit/broker/test_access.py`)."""
 

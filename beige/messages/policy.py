@@ -1,4 +1,5 @@
-"""Bodies of `policy.*`: leases for model calls. Only for an llm worker, for the agent it serves."""
+"""Bodies of `policy.*`: leases for model calls (only for an llm worker, for the agent it serves), and
+learning what an agent connects to."""
 
 from __future__ import annotations
 
@@ -43,6 +44,29 @@ class LeaseResult(Body):
     reason: str = ""
 
 
+class LearnRequest(Body):
+    """For `duration_s`, or until END is streamed up, the header's agent may connect to whatever the
+    guards of egress permit, and each destination is told. The agent must have `sandbox.egress`."""
+
+    duration_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
+
+
+class LearnItem(Body):
+    """A destination that was asked for the first time since learning began."""
+
+    destination: str
+    """`host:port`"""
+    listed: bool
+    """The agent's own rules cover it; false: only learning let it through."""
+
+
+class LearnResult(Body):
+    allow: list[str]
+    """The allowlist that would have sufficed, sorted."""
+    connections: int
+
+
 METHODS = {
     "policy.lease": Method(LeaseRequest, LeaseResult, LeaseItem),
+    "policy.learn": Method(LearnRequest, LearnResult, LearnItem),
 }

@@ -21,6 +21,7 @@ MODULES = {
     "audit": "services.audit",
     "sandbox": "services.sandbox",
     "tools": "services.tools",
+    "egress": "services.egress",
     "bridge": "socket_bridge",
     "llm": "services.llm",
     "tap": "services.tap",

@@ -7,13 +7,15 @@ anything, so everything taken from it is bounded here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from beige.auditlog import Record, escape_json
+from beige.destinations import Destination
 from beige.errors import Malformed
-from beige.messages import METHODS
+from beige.messages import GOVERNED, METHODS
+from beige.messages.egress import ConnectRequest
 from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
 from beige.messages.tools import ToolCall
 from beige.wire import DECODE_ERRORS, Header, Outcome
@@ -22,15 +24,15 @@ ARGS_LIMIT = 32 * 1024
 """Bytes of encoded arguments in a record; with the other fields' limits a line stays below
 `auditlog.MAX_LINE`, also when every character needs a six byte escape."""
 DIGEST_DIGITS = 32
+TYPES: dict[str, Literal["tool", "egress"]] = {"tools": "tool", "egress": "egress"}
+"""By service; the sandbox's calls are core tools."""
 
-_DECODERS = {
-    name: msgspec.msgpack.Decoder(METHODS[name].request)
-    for name in ("sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch", "tools.call")
-}
+_DECODERS = {name: msgspec.msgpack.Decoder(METHODS[name].request) for name in GOVERNED}
 
 
-def started(header: Header, body: bytes, ts: str, digest: bytes) -> Record:
-    """The record written before a call is executed. Malformed if the body is not the method's."""
+def started(header: Header, body: bytes, ts: str, digest: bytes, rule: str = "") -> Record:
+    """The record written before a call is executed. Malformed if the body is not the method's. `rule`:
+    policy's word on why it allowed a connection."""
     record = _named(header, ts)
     record.digest = digest.hex()[:DIGEST_DIGITS]
     match _decoded(f"{header.service}.{header.method}", body):
@@ -44,6 +46,9 @@ def started(header: Header, body: bytes, ts: str, digest: bytes) -> Record:
             record.args = cut([request.path])
         case ToolCall() as request:
             record.tool, record.args = request.tool, cut(request.args)
+        case ConnectRequest() as request:
+            record.args = cut([str(Destination(request.host, request.port)), request.method])
+            record.rule = rule
     return record
 
 
@@ -64,8 +69,10 @@ def finished(opening: Record, header: Header, ts: str, elapsed_ms: float) -> Rec
     record.error = _error(header.code, outcome.error)
     record.duration_ms = round(outcome.duration_ms or elapsed_ms, 3)
     record.exit_code = outcome.exit_code
-    if not header.code:
+    if not header.code or record.type == "egress":  # a connection that was cut off has carried bytes too
         record.output_bytes = outcome.output_bytes
+    if record.type == "egress":
+        record.input_bytes = outcome.input_bytes
     if record.type == "tool" and outcome.target:
         record.target = outcome.target
     return record
@@ -122,7 +129,7 @@ def _named(header: Header, ts: str) -> Record:
     return Record(
         ts=ts,
         agent=header.agent,
-        type="tool" if is_tool else "core_tool",
+        type=TYPES.get(header.service, "core_tool"),
         tool="unknown" if is_tool else header.method,
         args=[],
         decision="allowed",

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from beige.auditlog import Record, encode_line, timestamp
 from beige.errors import Denied, Unavailable
-from beige.seals import read_verdict, request_digest, sign_receipt
+from beige.seals import Verdict, read_verdict, request_digest, sign_receipt
 from beige.wire import Header
 from services.audit import entry
 from services.audit.ledger import MAX_OPEN, Ledger, OpenCall
@@ -65,7 +65,7 @@ class Recorder:
             self._log.warning("refused to record %s of %s: %s", header.call, header.src, refusal)
             raise
         if new:
-            self._open(header, body, digest, "" if verdict.allowed else verdict.reason or "denied")
+            self._open(header, body, digest, verdict)
         await self._kept(header.call, "started" if verdict.allowed else "finished")
         if not verdict.allowed:
             return b""
@@ -93,12 +93,12 @@ class Recorder:
 
     # --- records -------------------------------------------------------------------------------
 
-    def _open(self, header: Header, body: bytes, digest: bytes, reason: str) -> None:
-        if reason:
-            record = entry.denied(header, body, self._clock(), digest, reason)
+    def _open(self, header: Header, body: bytes, digest: bytes, verdict: Verdict) -> None:
+        if not verdict.allowed:
+            record = entry.denied(header, body, self._clock(), digest, verdict.reason or "denied")
             self._ledger.closed(record.id, record.digest)
         else:
-            record = entry.started(header, body, self._clock(), digest)
+            record = entry.started(header, body, self._clock(), digest, verdict.reason)
             self._ledger.opened(record, time.monotonic())
         self._write(record, None)
 

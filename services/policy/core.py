@@ -25,7 +25,7 @@ Rules = Mapping[str, frozenset[str]]
 class Decision:
     allowed: bool
     reason: str = ""
-    """Shown to the agent and written to the audit log; empty when allowed."""
+    """Shown to the agent and written to the audit log. Allowed: empty, or (egress) the rule that did it."""
 
 
 ALLOWED = Decision(True)

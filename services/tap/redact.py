@@ -24,6 +24,8 @@ REQUEST: dict[str, frozenset[str]] = {
     "sandbox.write": frozenset({"path", "size", "sha256"}),
     "sandbox.patch": frozenset({"path", "all"}),
     "tools.call": frozenset({"tool", "cwd"}),
+    "egress.connect": frozenset({"host", "port", "scheme", "method"}),
+    "policy.learn": frozenset({"duration_s"}),
     "bus.tap": frozenset({"on", "bodies"}),
 }
 REPLY: dict[str, frozenset[str]] = {
@@ -35,6 +37,7 @@ REPLY: dict[str, frozenset[str]] = {
     "sandbox.patch": frozenset({"replacements", "first_line"}),
     "sandbox.ensure": frozenset({"agent", "state", "image", "profile", "executor"}),
     "tools.call": frozenset({"success", "exit_code"}),
+    "egress.connect": frozenset({"sent_bytes", "received_bytes"}),
     "llm.prompt": frozenset({"session", "stop_reason", "model", "scripted", "tool_calls", "usage"}),
 }
 ITEM: dict[str, frozenset[str]] = {

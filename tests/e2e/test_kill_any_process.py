@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.docker
 CALLS, CONNECTIONS = 200, 20
-VICTIMS = ["broker", "policy", "audit", "tools", "bridge", "sandbox", "llm", "tap", "gateway"]
+VICTIMS = ["broker", "policy", "audit", "tools", "egress", "bridge", "sandbox", "llm", "tap", "gateway"]
 
 
 async def until(condition, limit_s=30.0):
@@ -77,7 +77,7 @@ def test_a_killed_process_loses_and_repeats_nothing_and_comes_back(supervised, v
     assert not [m for m, answer in told.items() if answer == "ok" and not effects[m]], "answered, never ran"
     if victim != "bridge":
         assert "eof" not in told.values(), "a call without an answer"
-    if victim in ("sandbox", "llm", "tap", "gateway"):
+    if victim in ("sandbox", "llm", "egress", "tap", "gateway"):
         assert set(told.values()) == {"ok"}, "its death is not the tools' business"
     check_log(supervised, told, effects)
 

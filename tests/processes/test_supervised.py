@@ -156,7 +156,7 @@ def test_up_with_another_configuration_says_so(running: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["broker", "policy", "audit", "sandbox", "tools", "bridge", "llm-1", "tap", "gateway"]
+    "name", ["broker", "policy", "audit", "sandbox", "tools", "egress", "bridge", "llm-1", "tap", "gateway"]
 )
 def test_a_killed_process_comes_back(running: Home, name: str) -> None:
     eventually(lambda: states(running)[name].state == "RUNNING", f"{name} runs")

@@ -10,7 +10,8 @@ from broker.access import BUS, GOVERNED, LEASES, OPERATED, ROLES, stations
 from broker.calls import Peer
 from broker.identity import Refusal, settle
 
-OPERATOR = messages.GOVERNED | {
+OPERATOR = (messages.GOVERNED - {"egress.connect"}) | {
+    "policy.learn",
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
     *("sandbox.show", "sandbox.verify", "bus.cancel"),
     *("llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
@@ -20,7 +21,8 @@ ALLOWED = {
     "cli": OPERATOR,
     "gateway": OPERATOR,
     "llm": {"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch", "policy.lease"},
-    "bridge": {"tools.call"},
+    "bridge": {"tools.call", "egress.connect"},
+    "egress": set(),
     "tap": {"bus.tap"},
     "policy": set(),
     "audit": set(),
@@ -98,4 +100,4 @@ def test_only_operators_name_agents_and_only_the_bridge_stamps():
 
 def test_each_service_is_served_by_its_own_role_alone():
     serves = {name: role.serves for name, role in ROLES.items() if role.serves}
-    assert serves == {name: name for name in ("policy", "audit", "sandbox", "tools", "llm")}
+    assert serves == {name: name for name in ("policy", "audit", "sandbox", "tools", "egress", "llm")}

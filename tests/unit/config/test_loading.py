@@ -193,9 +193,25 @@ def config_text(providers: str = SCRIPTED, agent: str = AGENT, more: str = "", n
             id="memory too small for its files",
         ),
         pytest.param(
-            config_text(agent=AGENT.replace('"i"', '"i", profile: "open"')),
-            "agents.a.sandbox.profile: ",
-            id="open",
+            config_text(agent=AGENT.replace('"i"', '"i", profile: "open", homeSize: "1g"')),
+            "agents.a.sandbox.homeSize: has no effect in the profile open",
+            id="home of open",
+        ),
+        pytest.param(
+            config_text(agent=AGENT.replace('"i"', '"i", root: true')),
+            'agents.a.sandbox.root: is only for the profile open; write profile: "open" or remove it',
+            id="root in sealed",
+        ),
+        pytest.param(
+            config_text(agent=AGENT.replace('"i"', '"i", egress: { allow: ["https://a.example"] }')),
+            "agents.a.sandbox.egress.allow[0]: ",
+            id="egress rule",
+        ),
+        pytest.param(
+            config_text(agent=AGENT.replace('"i"', '"i", egress: { allow: ["*", "169.254.169.254"] }')),
+            "agents.a.sandbox.egress.allow[1]: '169.254.169.254' is not an address on the internet; "
+            "it is refused anyway",
+            id="egress to the metadata address",
         ),
         pytest.param(
             config_text(agent=AGENT.replace('"i"', '"--privileged"')),
@@ -240,3 +256,15 @@ def test_a_tool_of_a_plugin_that_cannot_be_read_is_not_called_unknown(home: Home
 def test_a_key_is_never_part_of_a_message(home: Home) -> None:
     lines = problems_of(home, config_text("openai: { apiKey: ['sk-secret'], concurrency: 'sk-secret' }"))
     assert "sk-secret" not in "\n".join(lines)
+
+
+def test_the_profile_open_has_larger_limits_unless_others_are_written(home: Home) -> None:
+    home.config.write_text(config_text(agent=AGENT.replace('"i"', '"i", profile: "open", pids: 64')))
+    sandbox = load(home).agents["a"].sandbox
+    assert (sandbox.memory, sandbox.tmp_size, sandbox.pids, sandbox.deadline_s) == ("2g", "512m", 64, 1800)
+
+
+def test_the_upstream_proxys_password_is_resolved_in_egress_alone(home: Home) -> None:
+    home.config.write_text(config_text(more='egress: { upstreamProxy: "http://u:${PW}@p:1" }'))
+    assert load(home).egress.upstream_proxy == "http://u:${PW}@p:1"
+    assert load(home, frozenset({"egress"}), {"PW": "x"}).egress.upstream_proxy == "http://u:x@p:1"

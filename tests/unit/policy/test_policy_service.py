@@ -1,5 +1,6 @@
 """Each verdict is sealed for exactly its request; a no as well as a yes."""
 
+import logging
 import time
 
 import pytest
@@ -10,10 +11,12 @@ from beige.messages.sandbox import ExecRequest
 from beige.messages.tools import ToolCall
 from beige.seals import read_verdict, request_digest
 from beige.wire import Header
+from services.policy.egress import Doors
 from services.policy.service import reply
 
 KEY = b"k" * 32
 RULES = {"travel": frozenset({"kv"})}
+CLOSED = Doors({}, logging.getLogger("policy"))
 
 
 def header(**fields):
@@ -24,7 +27,7 @@ def header(**fields):
 @pytest.mark.parametrize(("tool", "denied"), [("kv", ""), ("git", "tool 'git' not allowed")])
 def test_the_verdict_is_sealed_for_its_request(tool, denied):
     body = encode(ToolCall(tool))
-    answer = reply(RULES, KEY, header(), body)
+    answer = reply(RULES, CLOSED, KEY, header(), body)
     verdict = read_verdict(KEY, request_digest(header(), body), answer.verdict)
     assert verdict.allowed == (not denied)
     assert verdict.reason == answer.denied
@@ -36,7 +39,7 @@ def test_the_verdict_is_sealed_for_its_request(tool, denied):
 
 
 def test_the_longest_reason_survives_its_seal():
-    answer = reply(RULES, KEY, header(agent="a" * 256), encode(ToolCall("t" * 64)))
+    answer = reply(RULES, CLOSED, KEY, header(agent="a" * 256), encode(ToolCall("t" * 64)))
     body = encode(ToolCall("t" * 64))
     assert (
         read_verdict(KEY, request_digest(header(agent="a" * 256), body), answer.verdict).reason
@@ -46,7 +49,7 @@ def test_the_longest_reason_survives_its_seal():
 
 def test_what_cannot_be_read_gets_no_verdict():
     with pytest.raises(Malformed):
-        reply(RULES, KEY, header(), b"\xc1")
+        reply(RULES, CLOSED, KEY, header(), b"\xc1")
 
 
 def test_thousands_of_decisions_a_second():
@@ -54,5 +57,5 @@ def test_thousands_of_decisions_a_second():
     call = header(service="sandbox", method="exec")
     began = time.process_time()
     for _ in range(2000):
-        reply(RULES, KEY, call, body)
+        reply(RULES, CLOSED, KEY, call, body)
     assert time.process_time() - began < 1.0

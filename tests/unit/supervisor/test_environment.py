@@ -34,6 +34,7 @@ COMMON = {"PATH", "HOME", "CITY", "BEIGE_HOME"}
         ("sandbox", {"DOCKER_HOST"}),
         ("llm", {"KEY", "HTTPS_PROXY"}),
         ("tools", {"TOKEN", "HTTPS_PROXY"}),
+        ("egress", {"HTTPS_PROXY"}),
     ],
 )
 def test_a_process_gets_its_own_variables_and_no_other(home: Home, program: str, more: set[str]) -> None:
