@@ -23,6 +23,7 @@ OPERATED = frozenset({
     "llm.settings",
     *("sandbox.ensure", "sandbox.list", "sandbox.remove", "sandbox.show", "sandbox.verify"),
     "policy.learn",
+    *("sandbox.stop", "sandbox.logs"),
 })  # fmt: skip
 BUS = frozenset({"bus.stats", "bus.cancel"})
 LEASES = frozenset({"policy.lease"})

@@ -359,8 +359,11 @@ class Stream:
         self._bus.post(Header(type=wire.ITEM, id=self._id, flags=wire.TO_WORKER), data)
 
     async def end(self) -> None:
-        """Nothing more goes up."""
-        self._bus.post(Header(type=wire.ITEM, id=self._id, flags=wire.TO_WORKER | wire.END))
+        """Nothing more goes up. Waits until the executor takes items: what arrives before is dropped, and an
+        executor that reads an empty stream would wait for its end for ever."""
+        await self.up.opened()
+        if not self._result.done():
+            self._bus.post(Header(type=wire.ITEM, id=self._id, flags=wire.TO_WORKER | wire.END))
 
     # --- called by Bus -----------------------------------------------------------------------
 

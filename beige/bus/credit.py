@@ -12,18 +12,26 @@ class Sender:
 
     def __init__(self, items: int = 0, size: int = 0) -> None:
         self._items, self._bytes = items, size
+        self._opened = items > 0
         self._waiter: asyncio.Event = asyncio.Event()
         self._error: BaseException | None = None
 
     def grant(self, items: int, size: int) -> None:
         self._items += items
         self._bytes += size
+        self._opened = True
         self._waiter.set()
 
     def fail(self, error: BaseException) -> None:
         """The stream is over; whoever waits for credit gets `error`."""
         self._error = error
         self._waiter.set()
+
+    async def opened(self) -> None:
+        """Wait until the receiver granted anything, or the stream is over: before, nobody hears an end."""
+        while not self._opened and self._error is None:
+            self._waiter.clear()
+            await self._waiter.wait()
 
     async def take(self, size: int) -> None:
         """Wait for credit for one item. An item may exceed the bytes left, never find none left."""

@@ -8,10 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from beige.cli import new_app
+from beige.cli.sandbox_logs import logs, stop
+from beige.cli.sandbox_shell import shell
 from beige.errors import Malformed
 from beige.paths import Home
 
-app = new_app(help="List, inspect, verify and remove the agents' containers.")
+app = new_app(help="List, inspect, verify, enter, stop and remove the agents' containers.")
+app.command()(shell)
+app.command()(logs)
+app.command()(stop)
 CONTAINER_S = 60.0
 VERIFY_S = 600.0
 CELL = 48

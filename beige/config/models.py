@@ -167,6 +167,8 @@ class SandboxConfig(Section):
     """Most files one process may have open."""
     file_size: Size = "2g"
     """Largest file a process may write."""
+    autostart: bool = False
+    """Make the container when beige starts, not when it is first needed."""
     workspace_size: Size | None = None
     """Most the workspace may hold; left out: no limit. Needs root."""
     extra_mounts: Annotated[tuple[MountConfig, ...], Field(max_length=16)] = ()

@@ -19,6 +19,8 @@ class ExecRequest(Body):
     timeout_s: Annotated[float, Meta(ge=0)] = 0.0
     """0: the agent's configured deadline."""
     stdin: bytes = b""
+    stdin_follows: bool = False
+    """Standard input is streamed up instead, until its end or the command's; neither is in the audit log."""
 
 
 class ExecItem(Body):
@@ -113,6 +115,30 @@ class SandboxList(Body):
     sandboxes: list[SandboxInfo]
 
 
+class LogsRequest(Body):
+    lines: Annotated[int, Meta(ge=1, le=10000)] = 100
+    """The last ones of what the container's first process printed."""
+
+
+class SandboxLogs(Body):
+    """What a container printed, and what is known of its executor. Makes no container."""
+
+    info: SandboxInfo
+    log: bytes
+    """The agent's processes can't write there, but an image's first process may print anything."""
+    started: str = ""
+    finished: str = ""
+    exit_code: int = 0
+    out_of_memory: bool = False
+    """The kernel killed the first process for the container's memory limit."""
+    running: int = 0
+    """Commands that have not ended."""
+    refused: int = 0
+    """Connections to the executor's socket that were not the executor's."""
+    last_lost: str = ""
+    """Why the executor's last connection ended; empty: it did not."""
+
+
 class VerifyRequest(Body):
     abuse: bool = False
     """Also use the limits up: processes, memory, /tmp. Other commands of the agent may suffer."""
@@ -180,6 +206,8 @@ METHODS = {
     "sandbox.ensure": Method(AgentRef, SandboxInfo),
     "sandbox.list": Method(Empty, SandboxList),
     "sandbox.remove": Method(AgentRef, SandboxInfo),
+    "sandbox.stop": Method(AgentRef, SandboxInfo),
+    "sandbox.logs": Method(LogsRequest, SandboxLogs),
     "sandbox.show": Method(AgentRef, SandboxView),
     "sandbox.verify": Method(VerifyRequest, VerifyResult, ProbeResult),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Protocol
 
 import msgspec
@@ -37,12 +39,16 @@ class ExecCall(Protocol):
     @property
     def wants_items(self) -> bool: ...
     async def send(self, item: msgspec.Struct) -> None: ...
+    def items(self) -> AsyncIterator[bytes]: ...
 
 
 async def execute(sandbox: Sandbox, call: ExecCall, body: ExecRequest) -> ExecResult:
     """Run it. A command that fails is a result; Failed means that it could not be run, or was lost."""
     started = time.perf_counter()
     command = command_of(sandbox.agent, body, call.token, _deadline(sandbox, body), _limit(sandbox))
+    if body.stdin_follows:
+        # Taken as the command reads it: its pipe, the executor's window and the bus's credit bound it.
+        command = replace(command, stdin=call.items())
 
     async def forward(stream: str, data: bytes) -> None:
         # Waits for the caller's credit; meanwhile the executor gets none and the command's pipe fills.
@@ -80,6 +86,8 @@ def command_of(agent: str, body: ExecRequest, token: str, timeout_s: float, limi
     if bool(body.argv) == bool(body.command):
         raise Malformed("command: give either command or argv")
     argv = tuple(body.argv) or ("/bin/bash", "-c", body.command)
+    if body.stdin and body.stdin_follows:
+        raise Malformed("stdin: give it or let it follow, not both")
     if any("\0" in argument for argument in argv):
         raise Malformed("command: holds a NUL byte")
     return Command(

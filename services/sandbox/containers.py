@@ -18,7 +18,7 @@ from typing import Any
 from beige.config import AgentConfig, Config, ConfigProblems, Mount, examine_mounts
 from beige.config.runtimes import SOCKETS, Runtime, is_gvisor, runtime_for
 from beige.errors import BeigeError, Failed, NotFound, Overloaded, TooLarge
-from beige.messages.sandbox import SandboxInfo
+from beige.messages.sandbox import SandboxInfo, SandboxLogs
 from beige.paths import Home
 from services.sandbox import failure, launchers
 from services.sandbox.channel import CannotRun, Channel, ChannelLost, Command, Exit, OnOutput
@@ -26,7 +26,6 @@ from services.sandbox.engine import Container, Engine
 from services.sandbox.failure import EngineError, Kind
 from services.sandbox.fallback import DockerExecChannel
 from services.sandbox.listener import ExecListener, Identity
-from services.sandbox.quota import unused
 from services.sandbox.spec import (
     SPEC_LABEL,
     WORKSPACE,
@@ -168,6 +167,33 @@ class Sandbox:
             found = await self._engine.describe(specs[True].name)
         made_from = ((found or {}).get("Config", {}).get("Labels") or {}).get(SPEC_LABEL)
         return next((spec for spec in specs.values() if spec.digest == made_from), specs[True]), found
+
+    async def logs(self, lines: int) -> SandboxLogs:
+        """What the container printed, and the state of its executor; makes no container."""
+        with self._translated():
+            found = await self._engine.inspect(container_name(self._home, self.agent))
+            log = b"" if found is None else await self._engine.log(found.id, lines)
+        state = SandboxLogs(
+            info=await self.info(),
+            log=log,
+            running=self._running,
+            refused=self._listener.refused,
+            last_lost=self._listener.last_lost,
+        )
+        if found is not None:
+            state.started, state.finished = found.started, found.finished
+            state.exit_code, state.out_of_memory = found.exit_code, found.oom_killed
+        return state
+
+    async def stop(self) -> None:
+        """End everything in the container; it stays, with its log, until the next call makes a new one."""
+        async with self._lock:
+            await self._disconnect()
+            with self._translated():
+                found = await self._engine.inspect(container_name(self._home, self.agent))
+                if found is not None and found.home == home_digest(self._home):
+                    await self._engine.kill(found.id)
+            await self.workspace.detach()
 
     async def remove(self) -> None:
         """End everything in the container and remove it; the workspace stays."""
@@ -376,51 +402,3 @@ def _look_at(task: asyncio.Task[Channel]) -> None:
     """A failure nobody waits for any more is not an unretrieved exception."""
     if not task.cancelled():
         task.exception()
-
-
-class Sandboxes:
-    """All agents' containers on this engine."""
-
-    def __init__(self, home: Home, config: Config, engine: Engine, seccomp: str, log: logging.Logger) -> None:
-        self._home, self._engine, self._log = home, engine, log
-        self._sandboxes = {
-            agent: Sandbox(agent, config, home, engine, seccomp, log) for agent in config.agents
-        }
-
-    def of(self, agent: str) -> Sandbox:
-        """NotFound if the config has no such agent."""
-        try:
-            return self._sandboxes[agent]
-        except KeyError:
-            raise NotFound(f"no agent {agent!r} in the configuration") from None
-
-    async def list(self) -> list[SandboxInfo]:
-        return list(await asyncio.gather(*(one.info() for one in self._sandboxes.values())))
-
-    async def recover(self) -> None:
-        """After a start: take up the containers a crashed predecessor left, remove those of agents
-        that are configured no longer. Only this home's label is looked at."""
-        found = await self._engine.list(home_digest(self._home))
-        known = [one for one in found if one.agent in self._sandboxes]
-        for one in found:
-            if one not in known:
-                self._log.info("removing %s, an agent no longer configured", one.name)
-                await self._engine.remove(one.id)
-        for disk in unused(self._home, frozenset(self._sandboxes), self._log):
-            await asyncio.to_thread(disk.detach)
-        await asyncio.gather(*(self._take_up(one.agent) for one in known))
-
-    async def _take_up(self, agent: str) -> None:
-        try:
-            await self._sandboxes[agent].channel()
-        except BeigeError as error:
-            self._log.warning("the container of %s was not taken up: %s", agent, error)
-
-    async def close(self) -> None:
-        await asyncio.gather(*(one.close() for one in self._sandboxes.values()))
-
-    async def remove_all(self) -> None:
-        """Remove every container of this home; workspaces stay, those with a quota unmounted."""
-        found = await self._engine.list(home_digest(self._home))
-        await asyncio.gather(*(self._engine.remove(one.id) for one in found))
-        await asyncio.gather(*(one.workspace.detach() for one in self._sandboxes.values()))

@@ -28,6 +28,7 @@ THREADS = 16
 CALL_TIMEOUT_S = 60
 HELPER_TIMEOUT_S = 120.0
 HELPER_LOG_BYTES = 4096
+LOG_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ class Container:
     exit_code: int
     oom_killed: bool
     runtime: str
+    started: str = ""
+    finished: str = ""
 
     @property
     def running(self) -> bool:
@@ -123,6 +126,20 @@ class Engine:
         """Kill and remove. Missing already, or being removed by someone else: fine."""
         with suppress(_Gone):
             await self._call(lambda api: _remove(api, container))
+
+    async def kill(self, container: str) -> None:
+        """End its processes; it stays. One that does not run is fine."""
+        try:
+            await self._call(lambda api: api.kill(container))
+        except EngineError as error:
+            if error.kind not in (Kind.NOT_RUNNING, Kind.CONTAINER_MISSING):
+                raise
+
+    async def log(self, container: str, lines: int) -> bytes:
+        """The end of what its first process printed, at most LOG_BYTES."""
+        return await self._call(
+            lambda api: bytes(api.logs(container, stdout=True, stderr=True, tail=lines))[-LOG_BYTES:]
+        )
 
     async def run_helper(self, body: Mapping[str, Any]) -> tuple[int, str]:
         """Run a container to its end: its exit code and the end of what it printed."""
@@ -243,4 +260,11 @@ def _container(data: Mapping[str, Any]) -> Container:
         exit_code=int(state.get("ExitCode") or 0),
         oom_killed=bool(state.get("OOMKilled")),
         runtime=str(data["HostConfig"].get("Runtime") or ""),
+        started=_moment(state.get("StartedAt")),
+        finished=_moment(state.get("FinishedAt")),
     )
+
+
+def _moment(text: object) -> str:
+    """Docker says year 1 for never."""
+    return "" if not isinstance(text, str) or text.startswith("0001-") else text

@@ -96,6 +96,11 @@ class ExecListener:
         """The connected executor, if it is alive."""
         return self._channel if self._channel is not None and self._channel.alive else None
 
+    @property
+    def last_lost(self) -> str:
+        """Why the last executor's connection ended; empty if none did."""
+        return self._channel.why_lost if self._channel is not None else ""
+
     def start(self) -> None:
         """Bind and accept. Idempotent."""
         if self._socket is not None:

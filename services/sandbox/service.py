@@ -14,8 +14,10 @@ from beige.messages.base import AgentRef, Empty
 from beige.messages.sandbox import (
     ExecRequest,
     ExecResult,
+    LogsRequest,
     SandboxInfo,
     SandboxList,
+    SandboxLogs,
     SandboxView,
     VerifyRequest,
     VerifyResult,
@@ -24,10 +26,11 @@ from beige.messages.sandbox import (
 from beige.paths import Home, image_dir
 from beige.process import Context
 from services.sandbox.commands import execute
-from services.sandbox.containers import MAX_RUNNING, Sandbox, Sandboxes
+from services.sandbox.containers import MAX_RUNNING, Sandbox
 from services.sandbox.engine import Engine
 from services.sandbox.failure import EngineError
 from services.sandbox.files import Files
+from services.sandbox.fleet import Sandboxes
 from services.sandbox.quota import Usage
 from services.sandbox.verify import Verification, summary
 from services.sandbox.view import flags
@@ -110,6 +113,8 @@ class Service:
             "sandbox.ensure": self._ensure,
             "sandbox.list": self._list,
             "sandbox.remove": self._remove,
+            "sandbox.stop": self._stop,
+            "sandbox.logs": self._logs,
             "sandbox.show": self._show,
             "sandbox.verify": self._verify,
         }
@@ -146,6 +151,14 @@ class Service:
         sandbox = self._sandbox(request)
         await sandbox.remove()
         return await sandbox.info()
+
+    async def _stop(self, request: Request, _: AgentRef) -> SandboxInfo:
+        sandbox = self._sandbox(request)
+        await sandbox.stop()
+        return await sandbox.info()
+
+    async def _logs(self, request: Request, body: LogsRequest) -> SandboxLogs:
+        return await self._sandbox(request).logs(body.lines)
 
     async def _show(self, request: Request, _: AgentRef) -> SandboxView:
         sandbox = self._sandbox(request)

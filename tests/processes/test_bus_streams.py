@@ -197,3 +197,31 @@ def test_draining_finishes_what_is_being_served(house):
             assert (await asyncio.wait_for(call, 5)).stop_reason == "end"
 
     asyncio.run(main())
+
+
+def test_an_empty_stream_up_ends_for_an_executor_that_is_slow_to_read(house):
+    """Its end is not sent before somebody is there to hear it."""
+
+    async def handler(request, body):
+        assert [item async for item in request.items()] == []
+        return DONE
+
+    async def script(caller):
+        for _ in range(20):
+            async with prompt(caller) as stream:
+                await stream.end()
+                assert (await stream.result()).stop_reason == "end"
+
+    play(house, handler, script)
+
+
+def test_an_end_that_nobody_reads_does_not_wait_longer_than_the_call(house):
+    async def handler(request, body):
+        return DONE
+
+    async def script(caller):
+        async with prompt(caller) as stream:
+            await stream.end()
+            assert (await stream.result()).stop_reason == "end"
+
+    play(house, handler, script)

@@ -14,6 +14,7 @@ OPERATOR = (messages.GOVERNED - {"egress.connect"}) | {
     "policy.learn",
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
     *("sandbox.show", "sandbox.verify", "bus.cancel"),
+    *("sandbox.stop", "sandbox.logs"),
     *("llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
     "llm.settings",
 }
