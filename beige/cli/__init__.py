@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("beige.cli.logs:logs", "Show the services' logs."),
     "prompt": ("beige.cli.prompt:prompt", "Give an agent a task and watch it work."),
     "tui": ("beige.cli.tui:tui", "Talk to an agent in the terminal, with everything it does in sight."),
+    "sessions": ("beige.cli.sessions:app", "List, show, resume, fork, cancel and remove conversations."),
     "exec": ("beige.cli.execute:execute", "Run one command in an agent's sandbox."),
     "demo": ("beige.cli.demo:demo", "Watch the whole system at work; no key is needed."),
     "tools": ("beige.cli.tools:app", "Call a plugin tool as an agent would."),

@@ -46,7 +46,7 @@ def prompt(
         text = sys.stdin.read()
     if again and not session:
         session = latest_session(home, agent)
-    run(_turn(home, agent, text, session, json_output))
+    run(turn(home, agent, text, session, json_output))
 
 
 def latest_session(home: Home, agent: str) -> str:
@@ -56,7 +56,7 @@ def latest_session(home: Home, agent: str) -> str:
     return files[-1].stem
 
 
-async def _turn(home: Home, agent: str, text: str, session: str, json_output: bool) -> None:
+async def turn(home: Home, agent: str, text: str, session: str, json_output: bool) -> None:
     from beige.cli.calls import CHANNEL, connected
     from beige.cli.terminal import Writer
     from beige.messages.llm import PromptRequest
@@ -106,7 +106,7 @@ class TextView:
             self._flow(self._err, event.text)
         elif event.kind == "tool_end":
             self._line(f"  {_outcome(event)}", "red" if event.is_error else "dim")
-        elif event.kind in ("notice", "model_fallback"):
+        elif event.kind in ("notice", "model_fallback", "compaction"):
             self._line(f"[{event.text}]", "yellow")
         else:
             self._end_line()

@@ -134,9 +134,31 @@ def test_a_turn_puts_the_answer_on_one_stream_and_the_work_on_the_other(house: H
 
 def test_a_turn_as_json_lines(house: Home) -> None:
     lines = [json.loads(line) for line in beige(house, "prompt", "a", "go", "--json").stdout.splitlines()]
-    assert lines[0]["kind"] == "notice"
+    assert [line["kind"] for line in lines[:2]] == ["accepted", "notice"]
     assert lines[-1]["type"] == "result" and lines[-1]["scripted"] is True
     assert {"tool_start", "tool_output", "tool_end", "text_delta"} <= {line.get("kind") for line in lines}
+
+
+def test_cancelling_a_session_kills_its_command_in_the_container_and_it_can_be_used_again(
+    house: Home,
+) -> None:
+    process = start(house, "prompt", "a", "sleep", "--session", "long")
+    assert process.stderr is not None
+    while (line := process.stderr.readline()) and line != b"on\n":
+        pass
+    assert line == b"on\n"
+    cancelled = beige(house, "sessions", "cancel", "a", "long", "--json")
+    assert json.loads(cancelled.stdout) == {"cancelled": 1}
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1 and b"an operator cancelled" in err
+    # The next prompt waits for the session, so for the clean-up.
+    again = beige(house, "prompt", "a", "and now?", "--session", "long")
+    assert again.returncode == 0, again.stderr
+    left = beige(house, "exec", "a", "--", "sh", "-c", "cat /proc/[0-9]*/comm; ls /workspace")
+    assert b"\nsh\n" in left.stdout, "processes can be seen"
+    assert b"sleep" not in left.stdout and b"survived" not in left.stdout
+    shown = beige(house, "sessions", "show", "a", "long").stdout
+    assert b"[the turn ended: cancelled]" in shown and b"may or may not have been executed" in shown
 
 
 def test_ctrl_c_ends_the_turn_and_what_it_was_running(house: Home) -> None:

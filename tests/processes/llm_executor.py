@@ -35,6 +35,16 @@ def place(request, path):
 
 async def execute(request, body):
     effect(f"start {body.command}")
+    try:
+        result = await run_command(request, body)
+    except asyncio.CancelledError:
+        effect(f"killed {body.command}")
+        raise
+    effect(f"end {body.command}")
+    return result
+
+
+async def run_command(request, body):
     process = await asyncio.create_subprocess_exec(
         "bash", "-c", body.command, cwd=place(request, "."), start_new_session=True,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -54,14 +64,10 @@ async def execute(request, body):
             )
     except TimeoutError:
         timed_out = True
-    except asyncio.CancelledError:
-        effect(f"killed {body.command}")
-        raise
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-    effect(f"end {body.command}")
     code = 124 if timed_out else process.returncode
     return ExecResult(code, bytes(kept["stdout"]), bytes(kept["stderr"]), timed_out=timed_out)
 

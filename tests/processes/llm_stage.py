@@ -1,12 +1,17 @@
 """Everything a prompt needs, as real processes over a real bus, with the provider simulator."""
 
 import asyncio
+import contextlib
 import json
+import shutil
 import sys
+import time
 from pathlib import Path
 
 from beige.bus import Bus
 from beige.messages.llm import PromptRequest
+from beige.testing import House, short_home
+from tests.simulator.server import Simulator
 
 EXECUTOR = Path(__file__).with_name("llm_executor.py")
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef", "ZAI_API_KEY": "sk-zai-0123456789abcdef"}
@@ -38,6 +43,19 @@ class Stage:
     def audit(self):
         return [json.loads(line) for line in self.home.audit_log.read_text().splitlines()]
 
+    def clean(self):
+        """No session, no file, no recorded request."""
+        self.simulator.reset()
+        for directory in (self.home.sessions, self.work):
+            shutil.rmtree(directory)
+            directory.mkdir(mode=0o700)
+
+    def wait_for_effect(self, effect):
+        end = time.monotonic() + 60
+        while effect not in self.effects():
+            assert time.monotonic() < end, f"never came: {effect}"
+            time.sleep(0.02)
+
     def run(self, steps):
         """Run `steps(cli)` with an operator's bus."""
 
@@ -49,6 +67,31 @@ class Stage:
 
     def prompt(self, agent, text, session="s1"):
         return self.run(lambda cli: prompt(cli, agent, text, session))
+
+
+def two_agents(url):
+    agent = {"tools": [], "sandbox": {"image": "x"}}
+    models = {"claude": ("anthropic", "claude-haiku-4-5"), "glm": ("zai", "glm-5")}
+    return {
+        "llm": {
+            "providers": {
+                "anthropic": {"apiKey": "${ANTHROPIC_API_KEY}", "baseUrl": url, "timeoutS": 30},
+                "zai": {"api": "openai-completions", "apiKey": "${ZAI_API_KEY}", "baseUrl": f"{url}/v1"},
+            }
+        },
+        "agents": {
+            name: {**agent, "model": {"provider": provider, "model": model}}
+            for name, (provider, model) in models.items()
+        },
+    }
+
+
+@contextlib.contextmanager
+def new_session_stage():
+    with Simulator() as simulator, short_home() as home:
+        home.config.write_text(json.dumps(two_agents(simulator.url)))
+        with House(home) as house:
+            yield Stage(house, simulator)
 
 
 async def prompt(cli, agent, text, session="s1", seen=None):

@@ -1,9 +1,7 @@
 """Sessions as operators meet them: real llm processes over a real broker, real files."""
 
 import asyncio
-import contextlib
 import json
-import shutil
 
 import pytest
 
@@ -13,51 +11,21 @@ from beige.messages.base import AgentRef, Empty
 from beige.messages.llm import ForkRequest, HistoryRequest, PromptRequest, SessionsRequest
 from beige.messages.session_settings import SessionSettings, SettingsRequest
 from beige.sessions import turn_options
-from beige.testing import House, short_home
-from tests.processes.llm_stage import Stage, prompt
+from tests.processes.llm_stage import new_session_stage, prompt
 from tests.simulator.replies import Silence, Tool, reply
-from tests.simulator.server import Simulator
-
-
-def config(url):
-    agent = {"tools": [], "sandbox": {"image": "x"}}
-    models = {"claude": ("anthropic", "claude-haiku-4-5"), "glm": ("zai", "glm-5")}
-    return {
-        "llm": {
-            "providers": {
-                "anthropic": {"apiKey": "${ANTHROPIC_API_KEY}", "baseUrl": url, "timeoutS": 30},
-                "zai": {"api": "openai-completions", "apiKey": "${ZAI_API_KEY}", "baseUrl": f"{url}/v1"},
-            }
-        },
-        "agents": {
-            name: {**agent, "model": {"provider": provider, "model": model}}
-            for name, (provider, model) in models.items()
-        },
-    }
-
-
-@contextlib.contextmanager
-def new_stage():
-    with Simulator() as simulator, short_home() as home:
-        home.config.write_text(json.dumps(config(simulator.url)))
-        with House(home) as house:
-            yield Stage(house, simulator)
 
 
 @pytest.fixture(scope="module")
 def running():
     """Two llm processes."""
-    with new_stage() as stage:
+    with new_session_stage() as stage:
         stage.start("broker", "policy", "audit", "sandbox", "llm", "llm/1")
         yield stage
 
 
 @pytest.fixture
 def stage(running):
-    running.simulator.reset()
-    for directory in (running.home.sessions, running.work):
-        shutil.rmtree(directory)
-        directory.mkdir(mode=0o700)
+    running.clean()
     return running
 
 

@@ -1,0 +1,157 @@
+"""Prints a session's file for people. All of it is foreign text: models' words, tools' output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from beige.cli.prompt import summary
+
+if TYPE_CHECKING:
+    from beige.cli.terminal import Writer
+    from beige.messages.llm import SessionInfo
+
+MAX_LINE = 64 * 1024 * 1024
+RESULT_LINES, RESULT_CHARS = 12, 2000
+"""Of a tool's result, unless all of it is asked for."""
+
+
+class LineSplitter:
+    """Pieces in, whole lines out. A line that is too long is dropped."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        self._rest += piece
+        if b"\n" not in piece:
+            return
+        *lines, rest = self._rest.split(b"\n")
+        self._rest = rest if len(rest) <= MAX_LINE else bytearray()
+        yield from map(bytes, lines)
+
+
+class SessionView:
+    def __init__(self, out: Writer, full: bool = False) -> None:
+        self._out, self._full = out, full
+        self._show = {
+            "session": self._session,
+            "context": self._context,
+            "prompt": self._prompt,
+            "assistant": self._assistant,
+            "tool_start": lambda entry: None,
+            "tool_result": self._tool_result,
+            "attempt": self._attempt,
+            "compaction": self._compaction,
+            "turn_end": self._turn_end,
+            "notice": self._notice,
+        }
+
+    def line(self, raw: bytes) -> None:
+        """One entry. What can't be read, or is of a newer version, is shown as such."""
+        try:
+            entry = json.loads(raw)
+            show = self._show.get(entry["type"])
+            if show is None:
+                self._note(f"an entry of type {entry['type']!r}", "dim")
+            else:
+                show(entry)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self._note("an unreadable line", "red")
+
+    def end(self, info: SessionInfo) -> None:
+        if info.problem:
+            self._note(f"damaged: {info.problem}", "red")
+        elif info.outcome == "running":
+            self._note("this turn is under way", "yellow")
+        elif info.outcome == "interrupted":
+            self._note("this turn was interrupted: its process ended", "yellow")
+
+    def _session(self, entry: dict[str, Any]) -> None:
+        origin = f", copied from {entry['forked_from']}" if entry.get("forked_from") else ""
+        agent, name = entry.get("agent"), entry.get("id")
+        self._out.styled(f"{agent}, session {name}, begun {_time(entry)}{origin}", "dim")
+
+    def _context(self, entry: dict[str, Any]) -> None:
+        if entry.get("agents_md"):
+            self._note("the workspace's AGENTS.md is part of the system prompt", "dim")
+
+    def _prompt(self, entry: dict[str, Any]) -> None:
+        source = f", {entry['channel']}" if entry.get("channel") else ""
+        self._out.styled(f"\nUSER ({_time(entry)}{source})", "bold")
+        self._text(entry.get("text"))
+
+    def _assistant(self, entry: dict[str, Any]) -> None:
+        script = ", a script" if entry.get("scripted") else ""
+        self._out.styled(f"\n{entry.get('model')}{script} ({_time(entry)})", "bold")
+        for block in entry.get("content") or []:
+            self._block(block)
+        stop = entry.get("stop_reason")
+        if stop not in ("end_turn", "tool_use"):
+            self._note(f"it stops here: {stop}", "yellow")
+
+    def _block(self, block: dict[str, Any]) -> None:
+        match block.get("type"):
+            case "text":
+                self._text(block.get("text"))
+            case "tool_call":
+                name, arguments = str(block.get("name")), block.get("args") or {}
+                text = (
+                    f"not readable: {block['invalid']}" if block.get("invalid") else summary(name, arguments)
+                )
+                self._out.styled(f"> {name} {text}", "cyan")
+            case "thinking" if self._full and block.get("text"):
+                self._out.styled(str(block["text"]), "dim")
+
+    def _tool_result(self, entry: dict[str, Any]) -> None:
+        failed = bool(entry.get("is_error"))
+        code = f", exit code {entry['exit_code']}" if entry.get("exit_code") else ""
+        seconds = f"{float(entry.get('duration_ms') or 0) / 1000:.2f} s"
+        state = "failed" if failed else "done"
+        self._out.styled(f"  {entry.get('tool')} {state}{code} ({seconds})", "red" if failed else "dim")
+        texts = [_shown(block) for block in entry.get("content") or []]
+        for line in self._cut("\n".join(texts)):
+            self._out.styled(f"  | {line}", "dim")
+
+    def _cut(self, text: str) -> list[str]:
+        lines = text.rstrip("\n").split("\n")
+        if self._full:
+            return lines
+        shown = text[:RESULT_CHARS].rstrip("\n").split("\n")[:RESULT_LINES]
+        left_out = len(text.rstrip("\n")) - len("\n".join(shown))
+        return [*shown, f"... {left_out} more characters: --full"] if left_out > 0 else shown
+
+    def _attempt(self, entry: dict[str, Any]) -> None:
+        void = "; what it had said is void" if entry.get("text") else ""
+        self._note(f"{entry.get('error')}{void}", "yellow")
+
+    def _compaction(self, entry: dict[str, Any]) -> None:
+        self._note(f"the first {entry.get('messages')} messages are summarised for the model:", "yellow")
+        for line in str(entry.get("summary")).split("\n"):
+            self._out.styled(f"  | {line}", "dim")
+
+    def _turn_end(self, entry: dict[str, Any]) -> None:
+        outcome = entry.get("outcome")
+        if outcome != "answered":
+            why = f": {entry['error']}" if entry.get("error") else ""
+            self._note(f"the turn ended: {outcome}{why}", "yellow")
+
+    def _notice(self, entry: dict[str, Any]) -> None:
+        self._note(str(entry.get("text")), "yellow")
+
+    def _text(self, text: Any) -> None:
+        text = str(text or "")
+        if text.strip():
+            self._out.write(text.rstrip("\n") + "\n")
+
+    def _note(self, text: str, style: str) -> None:
+        self._out.styled(f"[{text}]", style)
+
+
+def _time(entry: dict[str, Any]) -> str:
+    return str(entry.get("ts") or "?")[:19].replace("T", " ")
+
+
+def _shown(block: dict[str, Any]) -> str:
+    return str(block.get("text", "")) if block.get("type") == "text" else f"({block.get('media_type')})"
