@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from beige.cli.prompt import summary
+from beige.cli.terminal import summary
 
 if TYPE_CHECKING:
     from beige.cli.terminal import Writer
