@@ -30,9 +30,10 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     ts: str
     """ISO 8601, UTC, milliseconds."""
     agent: str
-    type: Literal["core_tool", "tool", "egress"]
+    type: Literal["core_tool", "tool", "egress", "model_call"]
     """`core_tool`: read, write, patch or exec of a model or operator. `tool`: a plugin's, from inside.
-    `egress`: a connection from inside to the internet; its arguments are `host:port` and the method."""
+    `egress`: a connection from inside to the internet; its arguments are `host:port` and the method.
+    `model_call`: one attempt at a model's answer."""
     tool: str
     args: list[str]
     decision: Literal["allowed", "denied"]
@@ -57,6 +58,14 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     bytes that went out (`output_bytes` came in), known at its end."""
     rule: str = ""
     """Egress: the rule that allowed it, or `learning`."""
+    kind: str = ""
+    """Of a model call: what went wrong."""
+    status: int | None = None
+    """The provider's HTTP status, if the call failed."""
+    usage: dict[str, int] = {}
+    """Tokens of a model call."""
+    cost_usd: float | None = None
+    """What was counted towards the budgets; absent if the model has no price."""
     digest: str = ""
     """First 32 hex digits of the request's SHA-256 (`beige.seals`); on the record made before execution."""
 

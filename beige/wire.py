@@ -61,6 +61,23 @@ Count = Annotated[int, Meta(ge=0, le=2**62)]
 Seal = Annotated[bytes, Meta(max_length=1024)]
 
 
+class ModelUse(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What policy says a model call came to, for its audit record."""
+
+    state: Name = ""
+    """`answered`, `failed`, `cooling` (not called), `denied` (not called: the budget), `unreported`."""
+    kind: Name = ""
+    """Failed: what went wrong, as `LeaseReport.kind`."""
+    status: Count | None = None
+    """Failed: the HTTP status."""
+    input_tokens: Count = 0
+    output_tokens: Count = 0
+    cache_read_tokens: Count = 0
+    cache_write_tokens: Count = 0
+    cost_nano: Count | None = None
+    """Nano-dollars counted towards the budgets; None: the model has no price."""
+
+
 class Outcome(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """What an executor says happened, for the audit record. Rides in the REPLY or ERR header."""
 
@@ -73,6 +90,8 @@ class Outcome(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """Where a tool ran: `gateway` or `sandbox`."""
     input_bytes: Count = 0
     """Egress: bytes that went out; what came in is `output_bytes`."""
+    model: ModelUse | None = None
+    """Of a `policy.lease`."""
 
 
 class Header(Struct, array_like=True, forbid_unknown_fields=True, gc=False):

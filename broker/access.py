@@ -17,19 +17,19 @@ CORE_TOOLS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbo
 EGRESS = frozenset({"egress.connect"})
 """Only the bridge's, which knows whose socket a connection came from: nobody else, not even an operator,
 has a way to the internet in an agent's name (`tests/attacks/test_egress.py`)."""
-GOVERNED = CORE_TOOLS | {"tools.call"} | EGRESS
+LEASES = frozenset({"policy.lease"})
+"""Model calls. Only an llm worker's, for the agent of a prompt it is serving: one in hostile hands gets no
+lease for another agent's models (`tests/attacks/test_budgets.py`)."""
+WORK = CORE_TOOLS | {"tools.call"}
+GOVERNED = WORK | EGRESS | LEASES
 OPERATED = frozenset({
     *("llm.prompt", "llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
-    "llm.settings",
+    "llm.settings", "policy.budget",
     *("sandbox.ensure", "sandbox.list", "sandbox.remove", "sandbox.show", "sandbox.verify"),
     "policy.learn",
     *("sandbox.stop", "sandbox.logs"),
 })  # fmt: skip
 BUS = frozenset({"bus.stats", "bus.cancel"})
-LEASES = frozenset({"policy.lease"})
-"""Direct, but only for the agent of a prompt being served: an llm worker in hostile hands gets no
-lease for another agent's models (`tests/processes/test_leases.py`)."""
-FOR_AN_AGENT = GOVERNED | LEASES
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ ROLES: dict[str, Role] = {
     "llm": Role(serves="llm", calls=CORE_TOOLS | LEASES),
     "bridge": Role(calls=frozenset({"tools.call"}) | EGRESS, stamps_agents=True),
     "tap": Role(calls=frozenset({"bus.tap"})),
-    "gateway": Role(calls=(GOVERNED - EGRESS) | OPERATED | BUS, names_agents=True),
-    "cli": Role(calls=(GOVERNED - EGRESS) | OPERATED | BUS, names_agents=True, connections=64),
+    "gateway": Role(calls=WORK | OPERATED | BUS, names_agents=True),
+    "cli": Role(calls=WORK | OPERATED | BUS, names_agents=True, connections=64),
 }
 
 VERDICT_ROLE, RECEIPT_ROLE = "policy", "audit"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from beige import wire
 from beige.wire import Header
-from broker.access import FOR_AN_AGENT, RECEIPT_ROLE, VERDICT_ROLE
+from broker.access import GOVERNED, RECEIPT_ROLE, VERDICT_ROLE
 from broker.calls import Call, Peer
 
 MAX_OFFENCES_PER_S = 100
@@ -66,7 +66,7 @@ def settle(peer: Peer, header: Header, tokens: Mapping[str, Call]) -> Settled:
         settled = Settled()
     if header.token and not peer.role.stamps_agents:
         raise Refusal("denied", f"role {peer.role_name!r} may not present a call token")
-    if method in FOR_AN_AGENT and not settled.agent:
+    if method in GOVERNED and not settled.agent:
         raise Refusal("denied", f"{method!r} needs an agent: name the parent call being served")
     return settled
 

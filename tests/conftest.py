@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import settings
 
@@ -15,6 +16,8 @@ from beige.testing import short_home
 settings.register_profile("beige", deadline=None)  # a loaded machine is slow, not wrong
 settings.load_profile("beige")
 CI = bool(os.environ.get("CI"))
+hypothesis.settings.register_profile("beige", deadline=None)  # no test asserts how long something takes
+hypothesis.settings.load_profile("beige")
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tap": ("beige.cli.tap:app", "Watch the traffic on the bus."),
     "audit": ("beige.cli.audit:app", "Read the audit log."),
     "token": ("beige.cli.token:app", "Make, list and revoke tokens for the HTTP API."),
+    "budget": ("beige.cli.budget:budget", "What the agents' models used, and what is left."),
     "config": ("beige.cli.config:app", "Check the configuration, print its schema."),
     "doctor": ("beige.cli.doctor:doctor", "Check every prerequisite and say how to fix it."),
     "version": ("beige.cli.version:version", "Print versions."),

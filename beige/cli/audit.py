@@ -53,8 +53,10 @@ def tail(
 @app.command()
 def query(
     agent: Annotated[str, typer.Option(help="Only this agent.")] = "",
-    tool: Annotated[str, typer.Option(help="Only this tool: exec, read, write, patch, or a plugin's.")] = "",
-    type: Annotated[str, typer.Option(help="core_tool, tool or egress.")] = "",
+    tool: Annotated[
+        str, typer.Option(help="Only this tool: exec, read, write, patch, model, or a plugin's.")
+    ] = "",
+    type: Annotated[str, typer.Option(help="core_tool, tool, egress or model_call.")] = "",
     decision: Annotated[str, typer.Option(help="allowed or denied.")] = "",
     session: Annotated[str, typer.Option(help="Only this session.")] = "",
     id: Annotated[str, typer.Option(help="Only this call.")] = "",
@@ -72,13 +74,14 @@ def query(
     Examples:
       beige audit query --agent travel --since 1h --tree
       beige audit query --errors --json | jq .error
+      beige audit query --type model_call --since 1d --phase finished
     """
     from datetime import datetime
 
     from beige.cli.audit_query import Query, moment
     from beige.errors import Malformed
 
-    _one_of("--type", type, ("core_tool", "tool", "egress"))
+    _one_of("--type", type, ("core_tool", "tool", "egress", "model_call"))
     _one_of("--decision", decision, ("allowed", "denied"))
     _one_of("--phase", phase, ("started", "finished"))
     now = datetime.now().astimezone()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from beige import money
 from beige.auditlog import Record, timestamp
 from beige.cli.printable import printable
 from beige.errors import Malformed
@@ -85,7 +86,15 @@ def result(record: Record) -> str:
         return record.error
     if record.exit_code is not None:
         return f"exit {record.exit_code}"
+    if record.usage:
+        return f"ok, {_used(record)}"
     return "ok" if record.phase == "finished" else ""
+
+
+def _used(record: Record) -> str:
+    output = record.usage.get("output_tokens", 0)
+    cost = "" if record.cost_usd is None else f", {money.shown(money.nano(record.cost_usd))}"
+    return f"{money.tokens(record.usage) - output:,} tokens in, {output:,} out{cost}"
 
 
 @dataclass

@@ -16,16 +16,22 @@ from beige.destinations import Destination
 from beige.errors import Malformed
 from beige.messages import GOVERNED, METHODS
 from beige.messages.egress import ConnectRequest
+from beige.messages.policy import LeaseRequest
 from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
 from beige.messages.tools import ToolCall
-from beige.wire import DECODE_ERRORS, Header, Outcome
+from beige.money import COUNTED, usd
+from beige.wire import DECODE_ERRORS, Header, ModelUse, Outcome
 
 ARGS_LIMIT = 32 * 1024
 """Bytes of encoded arguments in a record; with the other fields' limits a line stays below
 `auditlog.MAX_LINE`, also when every character needs a six byte escape."""
 DIGEST_DIGITS = 32
-TYPES: dict[str, Literal["tool", "egress"]] = {"tools": "tool", "egress": "egress"}
+TYPES: dict[str, Literal["core_tool", "tool", "egress", "model_call"]] = {
+    "tools": "tool", "egress": "egress", "policy": "model_call",
+}  # fmt: skip
 """By service; the sandbox's calls are core tools."""
+MODEL = "model"
+"""The tool of a model call's record."""
 
 _DECODERS = {name: msgspec.msgpack.Decoder(METHODS[name].request) for name in GOVERNED}
 
@@ -49,6 +55,8 @@ def started(header: Header, body: bytes, ts: str, digest: bytes, rule: str = "")
         case ConnectRequest() as request:
             record.args = cut([str(Destination(request.host, request.port)), request.method])
             record.rule = rule
+        case LeaseRequest() as request:
+            record.args = cut([f"{request.provider}/{request.model}"])
     return record
 
 
@@ -69,13 +77,21 @@ def finished(opening: Record, header: Header, ts: str, elapsed_ms: float) -> Rec
     record.error = _error(header.code, outcome.error)
     record.duration_ms = round(outcome.duration_ms or elapsed_ms, 3)
     record.exit_code = outcome.exit_code
-    if not header.code or record.type == "egress":  # a connection that was cut off has carried bytes too
+    if record.type == "model_call":
+        _add_use(record, outcome.model or ModelUse())
+    elif not header.code or record.type == "egress":  # a connection cut off has carried bytes too
         record.output_bytes = outcome.output_bytes
     if record.type == "egress":
         record.input_bytes = outcome.input_bytes
     if record.type == "tool" and outcome.target:
         record.target = outcome.target
     return record
+
+
+def _add_use(record: Record, use: ModelUse) -> None:
+    record.decision = "denied" if use.state == "denied" else "allowed"
+    record.kind, record.status, record.cost_usd = use.kind, use.status, usd(use.cost_nano)
+    record.usage = {name: tokens for name in COUNTED if (tokens := getattr(use, name))}
 
 
 def abandoned(opening: Record, ts: str, error: str) -> Record:
@@ -125,15 +141,15 @@ def _head(text: str, limit: int) -> str:
 
 
 def _named(header: Header, ts: str) -> Record:
-    is_tool = header.service == "tools"
+    kind = TYPES.get(header.service, "core_tool")
     return Record(
         ts=ts,
         agent=header.agent,
-        type=TYPES.get(header.service, "core_tool"),
-        tool="unknown" if is_tool else header.method,
+        type=kind,
+        tool={"tool": "unknown", "model_call": MODEL}.get(kind, header.method),
         args=[],
         decision="allowed",
-        target="gateway" if is_tool else "",
+        target="gateway" if kind == "tool" else "",
         phase="started",
         id=header.call,
         parent=header.parent_call,

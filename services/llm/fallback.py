@@ -16,7 +16,9 @@ PASSES = 3
 MAX_FAILURES = 3
 PAUSES_S = (0.0, 0.5, 2.0)
 """Before the first attempt of each pass: an overload needs a moment to clear."""
-HOPELESS: frozenset[Kind] = frozenset({"auth", "billing", "bad_request", "context_too_long", "not_leased"})
+HOPELESS: frozenset[Kind] = frozenset({
+    *("auth", "billing", "bad_request", "context_too_long", "not_leased", "over_budget"),
+})  # fmt: skip
 """No retry cures them: the model leaves the pool at once, and no pass is spent on it."""
 _MESSAGE_LIMIT = 3000
 

@@ -18,10 +18,11 @@ import msgspec
 from beige.config import AgentConfig
 from beige.messages.policy import LeaseReport
 from beige.money import ModelKey, Price
+from services.llm import estimate
 from services.llm.conversation import Assistant, Message
 from services.llm.events import MessageDone, ModelEvent, MovedOn
 from services.llm.fallback import PAUSES_S, Choice, Pool, Round
-from services.llm.leases import Cooling, Lease, report_of
+from services.llm.leases import Cooling
 from services.llm.providers.base import ModelRequest, Provider
 from services.llm.providers.failures import ModelError
 from services.llm.tools import SPECS, ToolSpec
@@ -36,7 +37,15 @@ WATCHDOG_S = 600.0
 class TakesLeases(Protocol):
     """`leases.Leases`, as far as it is used here."""
 
-    def take(self, provider: str, model: str) -> AbstractAsyncContextManager[Lease]: ...
+    def take(self, provider: str, model: str, input_tokens: int) -> AbstractAsyncContextManager[Granted]: ...
+
+
+class Granted(Protocol):
+    """`leases.Lease`, as far as it is used here."""
+
+    @property
+    def max_tokens(self) -> int | None: ...
+    async def report(self, report: LeaseReport) -> float: ...
 
 
 class AttemptFailed(Exception):
@@ -91,9 +100,16 @@ class Models:
         return TurnModels(self, leases, told)
 
     def open(
-        self, index: int, system: str, conversation: Sequence[Message], tools: Sequence[ToolSpec]
+        self,
+        index: int,
+        system: str,
+        conversation: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        most_tokens: int | None = None,
     ) -> AsyncGenerator[ModelEvent, None]:
+        """`most_tokens`: the answer must not be longer, whatever its settings say."""
         ref = self.refs[index]
+        longest = [tokens for tokens in (ref.max_tokens, most_tokens) if tokens is not None]
         return self.providers[index].stream(
             ModelRequest(
                 model=ref.model,
@@ -101,7 +117,7 @@ class Models:
                 messages=conversation,
                 tools=tools,
                 thinking_level=ref.thinking_level,
-                max_tokens=ref.max_tokens,
+                max_tokens=min(longest, default=None),
             )
         )
 
@@ -152,12 +168,15 @@ class TurnModels:
         """One call of one model. The slot is free again before the answer's tools run. Raises Cooling
         or ModelError when there is no lease, AttemptFailed when the model failed."""
         ref, label = self._models.refs[index], self._models.labels[index]
-        async with self._leases.take(ref.provider, ref.model) as lease:
+        asked = estimate.request_tokens(system, conversation)
+        async with self._leases.take(ref.provider, ref.model, asked) as lease:
             done: MessageDone | None = None
+            written = 0
             try:
-                events = self._watched(self._models.open(index, system, conversation, tools), label)
-                async with aclosing(events):
+                opened = self._models.open(index, system, conversation, tools, lease.max_tokens)
+                async with aclosing(self._watched(opened, label)) as events:
                     async for event in events:
+                        written += estimate.event_size(event)
                         if isinstance(event, MessageDone):
                             done = MessageDone(self._models.priced(index, event.message))
                         else:
@@ -165,9 +184,9 @@ class TurnModels:
                 if done is None:
                     raise ModelError("bad_response", f"{label}: the answer has no end")
             except ModelError as error:
-                cooling_s = await lease.report(report_of(error))
+                cooling_s = await lease.report(estimate.failed(error, asked, written))
                 raise AttemptFailed(error, cooling_s > 0) from error
-            await lease.report(LeaseReport("answered"))
+            await lease.report(estimate.answered(done.message, asked))
         yield done
 
     def _note(self, round_: Round, index: int, error: ModelError | AttemptFailed | Cooling) -> ModelError:

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from beige.bus import Bus, Request
 from beige.bus.serving import Handler
 from beige.config import AgentConfig, Config, load
+from beige.config.prices import prices_of
 from beige.errors import BeigeError, Cancelled, Failed, NotFound, PeerLost
 from beige.messages.base import AgentRef
 from beige.messages.llm import CompactRequest, CompactResult, PromptEvent, PromptRequest, PromptResult
 from beige.messages.session_settings import SessionSettings
-from beige.money import prices_of
 from beige.paths import Home
 from beige.process import Context
 from beige.sessions import check_id

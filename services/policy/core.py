@@ -1,24 +1,34 @@
-"""Decides whether an agent may make a call: deny by default. Pure. Leases for model calls: `leases`."""
+"""Decides whether an agent may make a call: deny by default. Pure. When a model may be called: `leases`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
 from beige.errors import Malformed
 from beige.messages import METHODS
+from beige.messages.policy import LeaseRequest
 from beige.messages.tools import ToolCall
+from beige.money import ModelKey
 from beige.wire import DECODE_ERRORS
 
 CORE_METHODS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})
 TOOL_METHOD = "tools.call"
+LEASE_METHOD = "policy.lease"
 
-_DECODERS = {name: msgspec.msgpack.Decoder(METHODS[name].request) for name in (*CORE_METHODS, TOOL_METHOD)}
+_DECODERS = {
+    name: msgspec.msgpack.Decoder(METHODS[name].request)
+    for name in (*CORE_METHODS, TOOL_METHOD, LEASE_METHOD)
+}
 
 Rules = Mapping[str, frozenset[str]]
 """Configured agent → the plugin tools it may call."""
+
+
+Models = Mapping[str, Collection[ModelKey]]
+"""Configured agent → the models it may call: its `model` and `fallbackModels`, and no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +53,32 @@ def decide(rules: Rules, agent: str, method: str, tool: str = "") -> Decision:
     return Decision(False, f"Permission denied: tool '{name}' not allowed for agent '{agent}'")
 
 
+def decide_model(models: Models, agent: str, model: ModelKey) -> Decision:
+    """May `agent` call `model`, whatever an llm worker asks for (`tests/attacks/test_budgets.py`)?"""
+    if model in models.get(agent, ()):
+        return ALLOWED
+    name = "/".join(model)
+    return Decision(False, f"Permission denied: model '{name}' not allowed for agent '{agent}'")
+
+
 def tool_named(method: str, body: bytes) -> str:
     """The plugin tool a request names, "" for other methods. Malformed if the body is not the method's:
     what can't be read can't be decided."""
+    request = _decoded(method, body)
+    return request.tool if isinstance(request, ToolCall) else ""
+
+
+def model_named(method: str, body: bytes) -> ModelKey | None:
+    """The model a lease is asked for, None for other methods. Malformed as for `tool_named`."""
+    request = _decoded(method, body) if method == LEASE_METHOD else None
+    return (request.provider, request.model) if isinstance(request, LeaseRequest) else None
+
+
+def _decoded(method: str, body: bytes) -> object:
     decoder = _DECODERS.get(method)
     if decoder is None:
-        return ""
+        return None
     try:
-        request = decoder.decode(body)
+        return decoder.decode(body)
     except DECODE_ERRORS as error:
         raise Malformed(f"{method}: {error}") from None
-    return request.tool if isinstance(request, ToolCall) else ""

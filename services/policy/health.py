@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from services.policy.leases import ModelKey
+from beige.money import ModelKey
 
 log = logging.getLogger("policy")
 MAX_BYTES = 1024 * 1024

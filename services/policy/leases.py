@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from beige.messages.policy import LeaseReport
-
-ModelKey = tuple[str, str]
-"""Provider and model, as in the configuration."""
+from beige.money import ModelKey
 
 HARD_COOLDOWN_S = 300.0
 """After HTTP 429 without `retry-after`."""
@@ -91,6 +89,14 @@ class Slots:
         _grant(line)
         return ticket
 
+    def hold(self, model: ModelKey) -> Ticket:
+        """A slot that is taken already, even if that is one more than there are: nobody gets another
+        until enough are free."""
+        ticket, line = Ticket(model, granted=True), self._lines.get(model[0])
+        if line is not None:
+            line.held += 1
+        return ticket
+
     def ahead(self, ticket: Ticket) -> int:
         """Waiting calls that come before this one."""
         line = self._lines.get(ticket.model[0])
@@ -122,10 +128,3 @@ def _grant(line: _Line) -> list[Ticket]:
         line.held += 1
         granted.append(ticket)
     return granted
-
-
-def allowed_model(models: Mapping[str, frozenset[ModelKey]], agent: str, model: ModelKey) -> str:
-    """Empty if `agent` may call `model`, else why not: only its own `model` and `fallbackModels`."""
-    if model in models.get(agent, frozenset()):
-        return ""
-    return f"Permission denied: model '{model[0]}/{model[1]}' not allowed for agent '{agent}'"

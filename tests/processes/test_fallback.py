@@ -278,21 +278,52 @@ def test_a_killed_workers_slot_comes_back(stage):
     assert stage.run(steps) == ["second"]
 
 
+def unreported(stage, session):
+    """How often the session was charged for a call that nobody reported."""
+    lines = [json.loads(line) for line in stage.house.log("policy").splitlines() if line.startswith("{")]
+    return sum(line.get("session") == session and "nobody reported" in line["msg"] for line in lines)
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_who_waits_when_policy_ends_is_served_by_the_next_one(stage, end):
+def test_a_restarted_policy_keeps_the_slots_of_answers_under_way(stage, end):
+    """Who waited waits on, and is served when the slot of the answer that outlived policy is free."""
     gate = threading.Semaphore(0)
-    stage.simulator.answer(Held(reply("first"), gate), reply("second"))
+    stage.simulator.answer(Held(reply("first"), gate), reply("later"), reply("later"))
 
     async def steps(cli):
         line = Line(stage, cli, "single", end)
         assert [await line.join(name) for name in ("first", "second")] == ["calls", "waits"]
         assert await asyncio.to_thread(getattr(stage.house, end), "policy") in (0, None)
         await asyncio.to_thread(stage.start, "policy")
-        second = await line.results("second")
+        assert await line.join("third") == "waits", "the slot is taken, as the answer is under way"
         gate.release()
-        return second + await line.results("first")
+        return line.order(), await line.results("first", "second", "third")
 
-    assert stage.run(steps) == ["second", "first"]
+    asked, answers = stage.run(steps)
+    assert asked == ["first"] and answers == ["first", "later", "later"]
+    assert stage.simulator.peak == 1
+    assert unreported(stage, f"{end}-first") == 0, "the lease was taken up again and settled"
+
+
+def test_the_slots_of_workers_that_are_gone_are_free_again(stage):
+    """policy and the llm worker die together: nobody takes the lease up, after a while it is charged."""
+    gate = threading.Semaphore(0)
+    stage.simulator.answer(Held(reply("lost"), gate), reply("second"))
+
+    async def steps(cli):
+        line = Line(stage, cli, "single", "gone")
+        assert await line.join("first") == "calls"
+        for name in ("policy", "llm", "llm/1"):
+            await asyncio.to_thread(stage.house.kill, name)
+        with pytest.raises(PeerLost):
+            await line.results("first")
+        await asyncio.to_thread(stage.start, "policy", "llm", "llm/1")
+        assert await line.join("second") == "waits"
+        return await line.results("second")
+
+    assert stage.run(steps) == ["second"]
+    gate.release()
+    assert unreported(stage, "gone-first") == 1
 
 
 def test_no_key_was_written_anywhere(stage):

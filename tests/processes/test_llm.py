@@ -124,8 +124,11 @@ def test_a_scripted_turn_runs_through_the_corridor_and_says_what_it_is(bare):
     calls = [line for line in bare.audit() if line["phase"] == "started"]
     assert [(line["agent"], line["tool"], line["session"]) for line in calls] == [
         ("demo", "read", "s1"),
+        ("demo", "model", "s1"),
         ("demo", "write", "s1"),
+        ("demo", "model", "s1"),
         ("demo", "exec", "s1"),
+        ("demo", "model", "s1"),
     ]
 
 

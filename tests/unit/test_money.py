@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from beige import money
-from beige.config import AgentConfig, Config, PriceConfig
+from beige.config import AgentConfig, Config, PriceConfig, prices
 from beige.money import Price
 
 MILLION = 1_000_000
 
 
 def priced(**usd):
-    return money.price(PriceConfig.model_validate(usd))
+    return prices.price(PriceConfig.model_validate(usd))
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_only_what_the_configuration_says_has_a_price():
     config = configured(
         {"api": "openai-completions", "baseUrl": "u", "models": {"m": {"price": {"input": 1, "output": 2}}}}
     )
-    assert money.prices_of(config) == {("p", "m"): Price(MILLION, 2 * MILLION, MILLION, 1_250_000)}
+    assert prices.prices_of(config) == {("p", "m"): Price(MILLION, 2 * MILLION, MILLION, 1_250_000)}
 
 
 def test_a_script_is_free():
     config = configured({"api": "scripted", "script": "s"})
-    assert money.prices_of(config) == {("p", "m"): Price(), ("p", "n"): Price()}
+    assert prices.prices_of(config) == {("p", "m"): Price(), ("p", "n"): Price()}
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ Kind = Literal[
     "stream_cut",  # the answer began and broke off
     "bad_response",  # not what the API promises
     "not_leased",  # policy did not let us call it
+    "over_budget",  # policy: the budget has no room for it
     "exhausted",  # every model was tried
 ]
 

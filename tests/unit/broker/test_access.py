@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from beige import messages, wire
-from broker.access import BUS, GOVERNED, LEASES, OPERATED, ROLES, stations
+from broker.access import BUS, GOVERNED, OPERATED, ROLES, stations
 from broker.calls import Peer
 from broker.identity import Refusal, settle
 
-OPERATOR = (messages.GOVERNED - {"egress.connect"}) | {
+OPERATOR = (messages.GOVERNED - {"egress.connect", "policy.lease"}) | {
     "policy.learn",
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
     *("sandbox.show", "sandbox.verify", "bus.cancel"),
     *("sandbox.stop", "sandbox.logs"),
     *("llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
-    "llm.settings",
+    *("llm.settings", "policy.budget"),
 }
 ALLOWED = {
     "cli": OPERATOR,
@@ -66,7 +66,7 @@ def test_role_may_call_only_its_methods(role, method):
 
 def test_routes_and_messages_agree_on_what_is_governed():
     assert GOVERNED == messages.GOVERNED
-    assert set(messages.METHODS) == GOVERNED | OPERATED | BUS | LEASES | {"bus.tap"}
+    assert set(messages.METHODS) == GOVERNED | OPERATED | BUS | {"bus.tap"}
 
 
 @pytest.mark.parametrize("method", sorted(messages.METHODS))

@@ -20,6 +20,8 @@ PRICES = {("a", "dear"): Price(3_000_000, 15_000_000, 300_000, 3_750_000)}
 
 
 class Desk:
+    max_tokens = None
+
     @asynccontextmanager
     async def take(self, *_, **__):
         yield self

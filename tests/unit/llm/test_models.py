@@ -28,7 +28,7 @@ class Desk:
         self.cooling = {}
 
     @asynccontextmanager
-    async def take(self, provider, model):
+    async def take(self, provider, model, input_tokens):
         if left := self.cooling.get(provider):
             raise Cooling(left, f"cooling down, {left:.0f} s to go")
         self.out += 1
@@ -36,6 +36,8 @@ class Desk:
         desk = self
 
         class Held:
+            max_tokens = None
+
             async def report(self, report):
                 desk.told.append(
                     (provider, report.kind or report.outcome, report.status, report.retry_after_s)

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from beige.errors import Malformed
 from beige.messages import encode
+from beige.messages.policy import LeaseRequest
 from beige.messages.sandbox import ExecRequest, ReadRequest
 from beige.messages.tools import ToolCall
-from services.policy.core import decide, tool_named
+from services.policy.core import decide, decide_model, model_named, tool_named
 
 RULES = {"travel": frozenset({"kv"}), "bare": frozenset()}
 CORE = ["sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"]
@@ -49,6 +50,27 @@ def test_everything_else_is_denied(agent, method, tool, reason):
     decision = decide(RULES, agent, method, tool)
     assert not decision.allowed
     assert decision.reason == reason
+
+
+MODEL, OTHER = ("anthropic", "claude"), ("zai", "glm")
+
+
+@pytest.mark.parametrize(
+    ("agent", "model", "allowed"),
+    [("travel", MODEL, True), ("travel", OTHER, False), ("idle", MODEL, False), ("", MODEL, False),
+     ("travel", ("anthropic", "claude "), False), ("travel", ("", ""), False)],
+)  # fmt: skip
+def test_an_agent_reaches_its_own_models_alone(agent, model, allowed):
+    decision = decide_model({"travel": {MODEL}, "idle": {OTHER}}, agent, model)
+    reason = f"Permission denied: model '{model[0]}/{model[1]}' not allowed for agent '{agent}'"
+    assert (decision.allowed, decision.reason) == (allowed, "" if allowed else reason)
+
+
+def test_the_model_is_the_one_in_the_body():
+    assert model_named("policy.lease", encode(LeaseRequest("p", "m", 5))) == ("p", "m")
+    assert model_named("tools.call", b"\xc1") is None
+    with pytest.raises(Malformed, match=r"policy\.lease"):
+        model_named("policy.lease", msgspec.msgpack.encode({"provider": "p", "model": "m", "agent": "x"}))
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.text(max_size=64))

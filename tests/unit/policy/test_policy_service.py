@@ -7,6 +7,7 @@ import pytest
 
 from beige.errors import Denied, Malformed
 from beige.messages import encode
+from beige.messages.policy import LeaseRequest
 from beige.messages.sandbox import ExecRequest
 from beige.messages.tools import ToolCall
 from beige.seals import read_verdict, request_digest
@@ -17,6 +18,7 @@ from services.policy.service import reply
 KEY = b"k" * 32
 RULES = {"travel": frozenset({"kv"})}
 CLOSED = Doors({}, logging.getLogger("policy"))
+MODELS = {"travel": {("p", "m")}}
 
 
 def header(**fields):
@@ -27,7 +29,7 @@ def header(**fields):
 @pytest.mark.parametrize(("tool", "denied"), [("kv", ""), ("git", "tool 'git' not allowed")])
 def test_the_verdict_is_sealed_for_its_request(tool, denied):
     body = encode(ToolCall(tool))
-    answer = reply(RULES, CLOSED, KEY, header(), body)
+    answer = reply(RULES, MODELS, CLOSED, KEY, header(), body)
     verdict = read_verdict(KEY, request_digest(header(), body), answer.verdict)
     assert verdict.allowed == (not denied)
     assert verdict.reason == answer.denied
@@ -38,8 +40,18 @@ def test_the_verdict_is_sealed_for_its_request(tool, denied):
             read_verdict(KEY, request_digest(other, other_body), answer.verdict)
 
 
+@pytest.mark.parametrize(
+    ("model", "denied"), [("m", ""), ("n", "model 'p/n' not allowed for agent 'travel'")]
+)
+def test_a_lease_is_decided_by_its_model(model, denied):
+    call, body = header(service="policy", method="lease", src="llm/0"), encode(LeaseRequest("p", model))
+    answer = reply(RULES, MODELS, CLOSED, KEY, call, body)
+    assert read_verdict(KEY, request_digest(call, body), answer.verdict).allowed == (not denied)
+    assert denied in answer.denied
+
+
 def test_the_longest_reason_survives_its_seal():
-    answer = reply(RULES, CLOSED, KEY, header(agent="a" * 256), encode(ToolCall("t" * 64)))
+    answer = reply(RULES, MODELS, CLOSED, KEY, header(agent="a" * 256), encode(ToolCall("t" * 64)))
     body = encode(ToolCall("t" * 64))
     assert (
         read_verdict(KEY, request_digest(header(agent="a" * 256), body), answer.verdict).reason
@@ -49,7 +61,7 @@ def test_the_longest_reason_survives_its_seal():
 
 def test_what_cannot_be_read_gets_no_verdict():
     with pytest.raises(Malformed):
-        reply(RULES, CLOSED, KEY, header(), b"\xc1")
+        reply(RULES, MODELS, CLOSED, KEY, header(), b"\xc1")
 
 
 def test_thousands_of_decisions_a_second():
@@ -57,5 +69,5 @@ def test_thousands_of_decisions_a_second():
     call = header(service="sandbox", method="exec")
     began = time.process_time()
     for _ in range(2000):
-        reply(RULES, CLOSED, KEY, call, body)
+        reply(RULES, MODELS, CLOSED, KEY, call, body)
     assert time.process_time() - began < 1.0
