@@ -85,6 +85,8 @@ def _packages(_: Home) -> Iterator[Finding]:
         "uvloop",
         "anthropic",
         "openai",
+        "starlette",
+        "uvicorn",
     )
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
@@ -219,5 +221,8 @@ def _running(home: Home) -> Iterator[Finding]:
         if not service["ok"]:
             text = f"{service['name']} does not serve ({service['state'].lower()})"
             yield Finding("processes", "broken", text, f"see `beige logs {service['name']}`")
+        elif "description" in service:
+            fix = f"edit {home.config}, then `beige restart {service['name']}`"
+            yield Finding(service["name"], "warning", service["description"], fix)
     if report["ok"]:
         yield Finding("processes", "ok", f"all {len(report['services'])} serve")

@@ -47,6 +47,7 @@ def up(
     finally:
         progress.done()
     if outcome == "started":
+        _say_gateway(home)
         print(f"up after {time.monotonic() - started:.1f} s ({home.root})")
     elif outcome == "running":
         print(f"already up ({home.root})")
@@ -94,6 +95,14 @@ def restart(
     finally:
         progress.done()
     print(f"restarted {service or 'everything'}")
+
+
+def _say_gateway(home: Home) -> None:
+    """A taken port is no reason to fail, but one to say."""
+    from beige.cli.gateway_health import problem
+
+    if home.http_socket.exists() and (said := problem(home)):
+        print(f"beige: gateway: {said}", file=sys.stderr)
 
 
 def _stay(home: Home, progress: Any) -> None:

@@ -34,6 +34,7 @@ def status(
 
 async def collect(home: Home) -> dict[str, Any]:
     """Everything `status --json` prints."""
+    from beige.cli.gateway_health import problem
     from beige.errors import Unavailable
     from beige.supervisor.control import Control
 
@@ -44,6 +45,9 @@ async def collect(home: Home) -> dict[str, Any]:
     stats = await _stats(home)
     peers = {peer.user: peer for peer in stats.peers} if stats else {}
     services = [_service(state, stats is not None, peers) for state in states]
+    for service in services:
+        if service["name"] == "gateway" and service["ok"] and (said := problem(home)):
+            service["description"] = said  # everything else runs, and it serves at its Unix socket
     return {
         "home": str(home.root),
         "ok": bool(stats) and all(service["ok"] for service in services),

@@ -263,6 +263,8 @@ class GatewayConfig(Section):
     """Web origins whose pages may use it, e.g. "https://app.example.org"."""
     max_body: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 2 * 1024 * 1024
     """Bytes of one request's body."""
+    read_timeout_s: Annotated[float, Field(ge=1, le=3600)] = 30.0
+    """Longest time a request may take to arrive, in seconds; its head, at most 10 of them."""
     max_connections: Annotated[int, Field(ge=1, le=20000)] = 1000
     """Connections open at once."""
 

@@ -19,6 +19,7 @@ from services.gateway.errors import HttpError, forbidden, unauthorized
 
 Headers = Sequence[tuple[bytes, bytes]]
 MAX_HEADERS, MAX_HEAD_BYTES, MAX_TARGET_BYTES = 64, 16 * 1024, 4096
+VERSIONS = ("1.0", "1.1")
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d{1,5})?\Z")
 _ONCE = (b"host", b"authorization", b"origin", b"content-length", b"content-type", b"transfer-encoding")
@@ -41,7 +42,7 @@ def door(config: GatewayConfig) -> Door:
     return Door(LOCAL | names, frozenset(origin.lower() for origin in config.cors), everywhere)
 
 
-def check_head(headers: Headers, target: bytes) -> None:
+def check_head(headers: Headers, target: bytes, version: str = "1.1") -> None:
     """Bounds what a request's head may cost, and refuses two ways to say where it ends: stops a
     request smuggled past a proxy in front (`test_two_framings_of_one_body_are_refused`)."""
     size = sum(len(name) + len(value) for name, value in headers)
@@ -50,6 +51,8 @@ def check_head(headers: Headers, target: bytes) -> None:
         raise HttpError(431, "too_large", f"the request's head is over its limit: {limits}", CLOSE)
     if len(target) > MAX_TARGET_BYTES:
         raise HttpError(414, "too_large", f"the URL is longer than {MAX_TARGET_BYTES} bytes", CLOSE)
+    if version not in VERSIONS:
+        raise HttpError(400, "malformed", "only HTTP/1.1 and 1.0 are spoken here", CLOSE)
     names = [name for name, _ in headers]
     for name in _ONCE:
         if names.count(name) > 1:

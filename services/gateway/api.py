@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Send
@@ -23,7 +23,7 @@ from beige.config.models import NAME_PATTERN
 from beige.errors import Malformed, NotFound
 from beige.tokens import Scope, Token
 from services.gateway.access import check_scope
-from services.gateway.errors import HttpError
+from services.gateway.errors import HttpError, left
 
 if TYPE_CHECKING:
     from services.gateway.service import Gateway
@@ -72,7 +72,7 @@ class Call:
         try:
             await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
-                raise HttpError(499, "cancelled", "the client went away")
+                raise left()
             return task.result()
         finally:
             task.cancel()
@@ -176,7 +176,10 @@ async def _body(endpoint: Endpoint, request: Request) -> Any:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HttpError(415, "malformed", "the body must be application/json")
-    data = await request.body()
+    try:
+        data = await request.body()
+    except ClientDisconnect:
+        raise left() from None
     try:
         return msgspec.json.decode(data, type=endpoint.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -67,6 +67,11 @@ def gone(message: str) -> HttpError:
     return HttpError(410, "gone", message)
 
 
+def left() -> HttpError:
+    """For the log alone: nobody is there to read it."""
+    return HttpError(499, "cancelled", "the client went away")
+
+
 def internal() -> HttpError:
     """What is wrong stands in the gateway's log, not in its answer."""
     error = HttpError(500, "failed", "internal error in the gateway: see its log")

@@ -14,9 +14,6 @@ from services.gateway import access
 from services.gateway.errors import HttpError, encoded, headers_of, internal, status_of
 from services.gateway.tokens import Tokens
 
-BODY_S = 30.0
-"""From a request's head to the end of its body: stops bodies that never end
-(`test_a_body_that_never_ends_is_given_up`)."""
 PUBLIC = frozenset({"/api/health"})
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, PATCH, DELETE"),
@@ -28,7 +25,8 @@ access_log = logging.getLogger("gateway.access")
 
 
 class Body:
-    """A request's body as it comes in, counted and timed."""
+    """A request's body as it comes in, counted and timed: stops bodies that never end
+    (`test_a_body_that_never_ends_is_given_up`)."""
 
     def __init__(self, receive: Receive, limit_bytes: int, limit_s: float) -> None:
         self._receive, self._limit_bytes = receive, limit_bytes
@@ -43,7 +41,7 @@ class Body:
             async with asyncio.timeout_at(self._end):
                 message = await self._receive()
         except TimeoutError:
-            text = f"the request's body took more than {BODY_S:.0f} s"
+            text = "the request's body took too long: set gateway.readTimeoutS"
             raise HttpError(408, "deadline_exceeded", text, access.CLOSE) from None
         self._size += len(message.get("body", b""))
         if self._size > self._limit_bytes:
@@ -88,8 +86,8 @@ class Answer:
 
 
 class Guard:
-    def __init__(self, app: ASGIApp, door: access.Door, tokens: Tokens, max_body: int, *,
-                 body_s: float = BODY_S) -> None:  # fmt: skip
+    def __init__(self, app: ASGIApp, door: access.Door, tokens: Tokens, max_body: int, body_s: float) -> None:
+        """`body_s`: from a request's head to the end of its body, in seconds."""
         self._app, self._door, self._tokens = app, door, tokens
         self._max_body, self._body_s = max_body, body_s
 
@@ -116,7 +114,7 @@ class Guard:
     def _admit(self, scope: Scope, allowed_origin: str) -> None:
         """HttpError if the request may not come in. Nothing of its body is read before."""
         headers: access.Headers = scope["headers"]
-        access.check_head(headers, scope["raw_path"] + scope["query_string"])
+        access.check_head(headers, scope["raw_path"] + scope["query_string"], scope["http_version"])
         access.check_host(self._door, headers)
         access.check_origin(self._door, headers)
         if scope["path"] not in PUBLIC and not (allowed_origin and _is_preflight(scope)):

@@ -10,6 +10,7 @@ nobody waits for any more, and a reader that doesn't read may take, and how many
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
 from typing import Any, Literal
 
 import h11
@@ -31,8 +32,8 @@ MAX_HEAD_BYTES = 64 * 1024
 
 Phase = Literal["idle", "head", "request", "linger"]
 _BUSY = HttpError(503, "overloaded", "too many connections are open", {"connection": "close"})
-_WRONG = HttpError(400, "malformed", "this is not an HTTP/1.1 request", {"connection": "close"})
-_SLOW = HttpError(408, "deadline_exceeded", f"the request's head took more than {HEAD_S:.0f} s")
+_WRONG = HttpError(400, "malformed", "this is not sound HTTP", {"connection": "close"})
+_SLOW = HttpError(408, "deadline_exceeded", "the request's head took too long")
 
 
 class Connection(H11Protocol):
@@ -130,7 +131,7 @@ def raw_response(error: HttpError) -> bytes:
     """A whole response, for where no request was read that h11 could answer."""
     body = encoded(error)
     head = (
-        f"HTTP/1.1 {error.status} {error.code}\r\ncontent-type: application/json\r\n"
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
     )
     return head.encode() + body

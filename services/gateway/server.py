@@ -21,7 +21,7 @@ from beige.config.gateway_checks import loopback
 from beige.errors import ConfigError
 from beige.keys import write_private
 from beige.paths import Home
-from services.gateway.http11 import KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
+from services.gateway.http11 import HEAD_S, KEEP_ALIVE_S, MAX_HEAD_BYTES, Connection
 
 RETRY_S = 2.0
 BACKLOG = 512
@@ -41,7 +41,9 @@ class Servers:
         self._home, self._config, self._app = home, config, app
         self._servers: list[tuple[uvicorn.Server, socket.socket]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._protocol = type("Connection", (Connection,), {"max_connections": config.max_connections})
+        self._protocol = type("Connection", (Connection,), {
+            "max_connections": config.max_connections, "head_s": min(HEAD_S, config.read_timeout_s),
+        })  # fmt: skip
         self.problem = ""
         """Why it does not listen at its TCP address, in words."""
 

@@ -48,7 +48,7 @@ class Gateway:
     def _app(self) -> ASGIApp:
         settings = self.config.gateway
         router = Router(routes(self, ENDPOINTS), redirect_slashes=False, default=no_such_path)
-        return Guard(router, door(settings), self.tokens, settings.max_body)
+        return Guard(router, door(settings), self.tokens, settings.max_body, settings.read_timeout_s)
 
 
 async def main(context: Context) -> None:
