@@ -17,11 +17,10 @@ import h11
 
 from beige.destinations import Destination, parse_authority
 from beige.errors import Malformed
+from beige.messages.egress import TOKEN_USER
 
 MAX_HEAD = 16 * 1024
 HTTP_PORT = 80
-TOKEN_USER = "call"  # noqa: S105
-"""The user name under which a command's proxy variables carry its call token (services/sandbox/spec.py)."""
 
 _ABSOLUTE = re.compile(
     r"http://(?P<authority>[^/?#@\\]+)(?P<path>/[^#]*)?(?P<query>\?[^#]*)?\Z", re.IGNORECASE

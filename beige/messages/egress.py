@@ -8,6 +8,11 @@ from msgspec import Meta
 
 from beige.messages.base import Body, Method
 
+RELAY_PORT = 3128
+"""Where `/beige/relay` listens in the container, on loopback."""
+TOKEN_USER = "call"  # noqa: S105
+"""The user name under which a command presents its call token, as the proxy's password."""
+
 
 class ConnectRequest(Body):
     """Connect to a host and carry bytes both ways: items up go out, items down came in. The first item

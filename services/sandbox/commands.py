@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 
 from beige import wire
+from beige.config import SandboxConfig
 from beige.errors import Malformed, TooLarge
 from beige.messages.sandbox import ExecItem, ExecRequest, ExecResult
 from beige.wire import Outcome
@@ -45,7 +46,9 @@ class ExecCall(Protocol):
 async def execute(sandbox: Sandbox, call: ExecCall, body: ExecRequest) -> ExecResult:
     """Run it. A command that fails is a result; Failed means that it could not be run, or was lost."""
     started = time.perf_counter()
-    command = command_of(sandbox.agent, body, call.token, _deadline(sandbox, body), _limit(sandbox))
+    command = command_of(
+        sandbox.agent, sandbox.config.sandbox, body, call.token, _deadline(sandbox, body), _limit(sandbox)
+    )
     if body.stdin_follows:
         # Taken as the command reads it: its pipe, the executor's window and the bus's credit bound it.
         command = replace(command, stdin=call.items())
@@ -81,7 +84,9 @@ def _limit(sandbox: Sandbox) -> int:
     return min(sandbox.config.sandbox.output_limit, MAX_KEPT)
 
 
-def command_of(agent: str, body: ExecRequest, token: str, timeout_s: float, limit_bytes: int) -> Command:
+def command_of(
+    agent: str, sandbox: SandboxConfig, body: ExecRequest, token: str, timeout_s: float, limit_bytes: int
+) -> Command:
     """The request as a command. Malformed names the wrong field."""
     if bool(body.argv) == bool(body.command):
         raise Malformed("command: give either command or argv")
@@ -92,7 +97,7 @@ def command_of(agent: str, body: ExecRequest, token: str, timeout_s: float, limi
         raise Malformed("command: holds a NUL byte")
     return Command(
         argv,
-        environment(agent, body.env, token),
+        environment(agent, sandbox, body.env, token),
         cwd=absolute(body.cwd) if body.cwd else "/workspace",
         stdin=body.stdin or None,
         timeout_s=timeout_s,
@@ -100,7 +105,7 @@ def command_of(agent: str, body: ExecRequest, token: str, timeout_s: float, limi
     )
 
 
-def environment(agent: str, extra: dict[str, str], token: str) -> dict[str, str]:
+def environment(agent: str, sandbox: SandboxConfig, extra: dict[str, str], token: str) -> dict[str, str]:
     """All the command gets. The request may add to it, and change PATH or HOME (the agent could do so
     itself), but not what beige says: a stale token is not presented as this call's."""
     if len(extra) > MAX_VARIABLES:
@@ -113,7 +118,7 @@ def environment(agent: str, extra: dict[str, str], token: str) -> dict[str, str]
     if sum(len(name) + len(value) for name, value in extra.items()) > MAX_ENVIRONMENT:
         raise TooLarge(f"env: more than {MAX_ENVIRONMENT} characters")
     own = {"BEIGE_CALL_TOKEN": token} if token else {}
-    return {**base_environment(agent), **extra, **own}
+    return {**base_environment(agent, sandbox, token), **extra, **own}
 
 
 def result_of(ended: Exit) -> ExecResult:

@@ -26,6 +26,7 @@ from services.sandbox.engine import Container, Engine
 from services.sandbox.failure import EngineError, Kind
 from services.sandbox.fallback import DockerExecChannel
 from services.sandbox.listener import ExecListener, Identity
+from services.sandbox.relay import Relay
 from services.sandbox.spec import (
     SPEC_LABEL,
     WORKSPACE,
@@ -84,6 +85,7 @@ class Sandbox:
         self.config: AgentConfig = config.agents[agent]
         self._whole, self._home, self._engine, self._seccomp, self._log = config, home, engine, seccomp, log
         self._listener = ExecListener(home.exec_socket(agent), log)
+        self._relay = Relay(agent, log)
         self._exec_channel: DockerExecChannel | None = None
         self._foreign_image = ""
         """Id of an image that turned out to have no executor."""
@@ -231,7 +233,10 @@ class Sandbox:
             await self._disconnect()
             try:
                 with self._translated():
-                    return await self._find_or_create()
+                    channel = await self._find_or_create()
+                if self.config.sandbox.egress is not None:
+                    await self._relay.start(channel)
+                return channel
             except OSError as error:
                 self._log.exception("preparing the sandbox of %s failed", self.agent)
                 raise Failed(
@@ -358,6 +363,7 @@ class Sandbox:
         return mounts.get(self.agent, ())
 
     async def _disconnect(self) -> None:
+        await self._relay.stop()
         if self._exec_channel is not None:
             await self._exec_channel.close()
             self._exec_channel = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from beige.config import Config
 from beige.errors import BeigeError, NotFound
@@ -18,10 +19,14 @@ from services.sandbox.spec import home_digest
 class Sandboxes:
     """All agents' containers on this engine."""
 
-    def __init__(self, home: Home, config: Config, engine: Engine, seccomp: str, log: logging.Logger) -> None:
+    def __init__(
+        self, home: Home, config: Config, engine: Engine, seccomp: Mapping[bool, str], log: logging.Logger
+    ) -> None:
+        """`seccomp`: the profile's JSON text, by whether the agent is root inside."""
         self._home, self._engine, self._log = home, engine, log
         self._sandboxes = {
-            agent: Sandbox(agent, config, home, engine, seccomp, log) for agent in config.agents
+            name: Sandbox(name, config, home, engine, seccomp[agent.sandbox.root], log)
+            for name, agent in config.agents.items()
         }
 
     def of(self, agent: str) -> Sandbox:

@@ -37,6 +37,9 @@ class Facts:
     """beige's home on the host."""
     run: str
     """The directory of all agents' sockets on the host."""
+    profile: str = "sealed"
+    root: bool = False
+    """Commands are root inside (profile open)."""
 
     @property
     def gvisor(self) -> bool:
@@ -54,6 +57,18 @@ class Facts:
 
 
 Expected = str | Callable[[Facts], str]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What is expected of a probe that says nothing here: why."""
+
+    reason: str
+
+
+Changes = Mapping[str, Expected | LeftOut]
+"""Probe's id to what is expected of it instead, in another profile (`probes_open.py`)."""
+NO_CHANGES: Changes = {}
 
 
 @dataclass(frozen=True)
@@ -105,12 +120,16 @@ class Verdict:
     """What was seen; of a probe that was left out, why."""
 
 
-def expectation(probe: Probe, facts: Facts) -> str:
-    return probe.expected if isinstance(probe.expected, str) else probe.expected(facts)
+def expectation(probe: Probe, facts: Facts, changes: Changes = NO_CHANGES) -> str:
+    expected = changes.get(probe.id, probe.expected)
+    assert not isinstance(expected, LeftOut)
+    return expected if isinstance(expected, str) else expected(facts)
 
 
-def left_out(probe: Probe, facts: Facts) -> str:
+def left_out(probe: Probe, facts: Facts, changes: Changes = NO_CHANGES) -> str:
     """Why this probe says nothing about this container; empty: it does."""
+    if isinstance(change := changes.get(probe.id), LeftOut):
+        return change.reason
     if probe.gvisor and facts.gvisor:
         return f"gVisor: {probe.gvisor}"
     if probe.executor and not facts.executor:
@@ -118,20 +137,24 @@ def left_out(probe: Probe, facts: Facts) -> str:
     return ""
 
 
-def judge_inside(probe: Inside, facts: Facts, exit_code: int, stdout: bytes) -> Verdict:
+def judge_inside(
+    probe: Inside, facts: Facts, exit_code: int, stdout: bytes, changes: Changes = NO_CHANGES
+) -> Verdict:
     """Whatever follows what was expected, a different end of line included, is a failure."""
     seen = stdout.decode("utf-8", "replace").removesuffix("\n")
     shown = seen if exit_code == 0 else f"{seen} [exit code {exit_code}]".lstrip()
-    return _judged(expectation(probe, facts), shown)
+    return _judged(expectation(probe, facts, changes), shown)
 
 
-def judge_outside(probe: Outside, facts: Facts, inspected: Mapping[str, Any]) -> Verdict:
+def judge_outside(
+    probe: Outside, facts: Facts, inspected: Mapping[str, Any], changes: Changes = NO_CHANGES
+) -> Verdict:
     """An engine that describes a container in another form than we know is no reason to trust it."""
     try:
         seen = probe.look(inspected)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         seen = f"not in the engine's answer ({type(error).__name__})"
-    return _judged(expectation(probe, facts), seen)
+    return _judged(expectation(probe, facts, changes), seen)
 
 
 def _judged(expected: str, seen: str) -> Verdict:

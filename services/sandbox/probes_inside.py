@@ -96,7 +96,7 @@ _SOCKETS = """python3 -I -c '
 import os, stat
 found = []
 for top, directories, names in os.walk("/"):
-    skipped = ("/proc", "/sys", "/usr", "/workspace", "/tmp", "/home/agent", "/dev/shm")
+    skipped = ("/proc", "/sys", "/usr", "/workspace", "/tmp", "/home/agent", "/dev/shm", "/run/beige")
     directories[:] = [d for d in directories if os.path.join(top, d) not in skipped]
     found += [p for n in names if stat.S_ISSOCK(os.lstat(p := os.path.join(top, n)).st_mode)]
 print(*sorted(found) or ["none"])
@@ -121,7 +121,7 @@ _REACH = (
 _IN_WORKSPACE = "d=$(mktemp -d /workspace/.verify-XXXXXX) && trap 'rm -rf \"$d\"' EXIT && "
 _READ = "&& echo reached || echo 'not reached'"
 _DISK = "$3 !~ /^(proc|sysfs|cgroup2?|devpts|mqueue|tmpfs|devtmpfs)$/"
-_DIRECTORIES = (
+DIRECTORIES = (
     "/ /usr /usr/bin /usr/local/bin /etc /var /opt /home /beige /tools /tools/bin /tools/packages /run"
     " /run/beige /lib /root"
 )
@@ -156,7 +156,7 @@ FILES = (
     Inside("root-mount", "the root is mounted read-only",
            "awk '$2 == \"/\" {print substr($4, 1, 2)}' /proc/mounts | tail -1", "ro"),
     Inside("writable-directories", "no program, launcher or document can be changed",
-           f"found=$(for d in {_DIRECTORIES}; do (: >$d/.verify) 2>/dev/null && echo $d && rm $d/.verify; "
+           f"found=$(for d in {DIRECTORIES}; do (: >$d/.verify) 2>/dev/null && echo $d && rm $d/.verify; "
            "done | xargs); echo ${found:-none}", NOTHING),
     Inside("mounts-inside", "what is mounted from a disk, besides three files of the engine's",
            f"awk '$2 != \"/\" && {_DISK} {{print $2}}' /proc/mounts | "
@@ -185,7 +185,7 @@ FILES = (
            _IN_WORKSPACE + "cp /usr/bin/id $d/id && chmod 6755 $d/id && $d/id -u", "64000"),
     Inside("other-agents", "no other agent's socket, workspace or launchers",
            _REACH.format(paths='"$2"/agents/* "$1"/agents/* "$2"/bus.sock'), NOTHING),
-    Inside("sockets", "no socket but its own (the two of beige's are not listed)", _SOCKETS, NOTHING),
+    Inside("sockets", "no socket but its own and those of beige's for it", _SOCKETS, NOTHING),
     Inside("engine-socket", "no container engine's socket",
            _REACH.format(paths="/var/run/docker.sock /run/docker.sock /run/containerd/containerd.sock"
                                " /run/podman/podman.sock"), NOTHING),
@@ -252,7 +252,7 @@ EXECUTOR = (
     Inside("first-process-inside", "the container's first process is the executor", "cat /proc/1/comm",
            "init", executor=True),
     Inside("executor-closed", "the agent can't look into the executor",
-           "cat /proc/1/environ 2>/dev/null | wc -c; ls /proc/1/fd 2>/dev/null | wc -l; "
+           "cat /proc/1/environ 2>/dev/null | wc -c; readlink /proc/1/fd/0 /proc/1/fd/3 2>/dev/null | wc -l; "
            "(: >>/proc/1/mem) 2>/dev/null && echo open || echo closed", "0\n0\nclosed", executor=True,
            gvisor="/proc/PID is of its own making"),
     Inside("executor-signals", "the agent can't end or stop the executor",

@@ -127,6 +127,11 @@ OUR_VARIABLES = frozenset(
 """The last one is the image's."""
 
 
+def more_variables(facts: Facts) -> str:
+    """Those of the profile open and of egress."""
+    return " ".join(sorted(set(facts.environment) - OUR_VARIABLES)) or NOTHING
+
+
 def runtime(container: Inspected) -> str:
     return _text(container["HostConfig"].get("Runtime"))
 
@@ -195,7 +200,7 @@ OUTSIDE: tuple[Outside, ...] = (
     Outside("restart", "nobody but beige starts it again", lambda c: c["HostConfig"]["RestartPolicy"]["Name"],
             "no"),
     Outside("environment-names", "no variable of the host's in its definition",
-            foreign_variables(OUR_VARIABLES), NOTHING),
+            foreign_variables(OUR_VARIABLES), more_variables),
     Outside("first-process", "it starts beige's executor and nothing else",
             lambda c: _text([*(c["Config"]["Entrypoint"] or []), *(c["Config"]["Cmd"] or [])]),
             lambda facts: _text(facts.body["Entrypoint"])),

@@ -45,7 +45,7 @@ RETRY_S = 5.0
 async def main(context: Context) -> None:
     config = load(context.home)
     engine = Engine()
-    sandboxes = Sandboxes(context.home, config, engine, seccomp_profile(), context.log)
+    sandboxes = Sandboxes(context.home, config, engine, seccomp_profiles(), context.log)
     service = Service(sandboxes, config, context.home, context.log)
     bus = Bus(context.home, context.user)
     capacity = MAX_RUNNING * len(config.agents) + OPERATOR_CALLS
@@ -66,8 +66,13 @@ async def main(context: Context) -> None:
         await engine.close()
 
 
-def seccomp_profile() -> str:
-    path = image_dir() / "seccomp.json"
+def seccomp_profiles() -> dict[bool, str]:
+    """By whether the agent is root inside."""
+    return {False: seccomp_profile("seccomp.json"), True: seccomp_profile("seccomp-root.json")}
+
+
+def seccomp_profile(name: str) -> str:
+    path = image_dir() / name
     try:
         return path.read_text()
     except OSError as error:
@@ -163,7 +168,9 @@ class Service:
     async def _show(self, request: Request, _: AgentRef) -> SandboxView:
         sandbox = self._sandbox(request)
         spec, found = await sandbox.described()
-        limits = sandbox.config.sandbox.model_dump(by_alias=True, exclude={"image", "profile", "runtime"})
+        config = sandbox.config.sandbox
+        limits = config.model_dump(by_alias=True, exclude={"image", "profile", "runtime", "egress"})
+        limits["egress"] = "none" if config.egress is None else ", ".join(config.egress.allow) or "no rule"
         return SandboxView(
             info=await sandbox.info(),
             runtime=str((found or spec.body)["HostConfig"].get("Runtime") or ""),
@@ -174,7 +181,7 @@ class Service:
 
     async def _verify(self, request: Request, body: VerifyRequest) -> VerifyResult:
         sandbox = self._sandbox(request)
-        verification = Verification(sandbox, self._home, sandbox.config.sandbox.profile)
+        verification = Verification(sandbox, self._home, sandbox.config.sandbox)
         async with sandbox.place():
             async for result in verification.run(body):
                 await request.send(result)

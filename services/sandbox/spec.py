@@ -18,6 +18,7 @@ from beige.config import Mount, SandboxConfig
 from beige.config.runtimes import is_gvisor
 from beige.config.sizes import SHM_BYTES, files_fit, size_bytes
 from beige.errors import ConfigError
+from beige.messages.egress import RELAY_PORT, TOKEN_USER
 from beige.paths import Home
 
 UID = 64000
@@ -26,6 +27,12 @@ USER = f"{UID}:{UID}"
 HOME_DIR = "/home/agent"
 WORKSPACE = "/workspace"
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+OWN_PROGRAMS = f"{HOME_DIR}/.local"
+"""Profile open: where pip and npm put programs when the agent is not root."""
+ROOT_CAPABILITIES = tuple(
+    f"CAP_{name}" for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
+)
+"""What apt and dpkg need as root, and nothing of what reaches beyond the container's own files."""
 PATH = f"/tools/bin:{SYSTEM_PATH}"
 
 SOFT_OPEN_FILES = 1024
@@ -56,9 +63,10 @@ def container_name(home: Home, agent: str) -> str:
     return f"beige-{home_digest(home)[:8]}-{agent}"
 
 
-def base_environment(agent: str) -> dict[str, str]:
-    """All a command finds in its environment, before the request's own: nothing of the host."""
-    return {
+def base_environment(agent: str, sandbox: SandboxConfig, token: str = "") -> dict[str, str]:
+    """All a command finds in its environment, before the request's own: nothing of the host. `token`: its
+    call token, which it also presents to the proxy."""
+    found = {
         "PATH": PATH,
         "HOME": HOME_DIR,
         "LANG": "C.UTF-8",
@@ -66,12 +74,26 @@ def base_environment(agent: str) -> dict[str, str]:
         "DENO_NO_UPDATE_CHECK": "1",
         "BEIGE_AGENT": agent,
     }
+    if sandbox.profile == "open":
+        found |= {"PATH": f"/tools/bin:{OWN_PROGRAMS}/bin:{SYSTEM_PATH}", "NPM_CONFIG_PREFIX": OWN_PROGRAMS}
+    if sandbox.root:
+        found["PATH"] += ":/usr/local/sbin:/usr/sbin:/sbin"
+    return found | (proxy_environment(token) if sandbox.egress is not None else {})
+
+
+def proxy_environment(token: str) -> dict[str, str]:
+    """How programs find the way out: the relay in their own container."""
+    user = f"{TOKEN_USER}:{token}@" if token else ""
+    url = f"http://{user}127.0.0.1:{RELAY_PORT}"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+    here = "localhost,127.0.0.1,::1"
+    return {name: url for name in names} | {"NO_PROXY": here, "no_proxy": here, "NODE_USE_ENV_PROXY": "1"}
 
 
 def own_environment(agent: str) -> dict[str, str]:
     """For our own commands in the container: a plugin tool named like a program of the system (`cat`)
     must not come first (`test_a_tool_named_like_a_system_program_does_not_replace_it_for_us`)."""
-    return base_environment(agent) | {"PATH": SYSTEM_PATH}
+    return {"PATH": SYSTEM_PATH, "HOME": HOME_DIR, "LANG": "C.UTF-8", "BEIGE_AGENT": agent}
 
 
 def container_spec(
@@ -89,10 +111,11 @@ def container_spec(
         "Cmd": [],
         "Hostname": agent.replace("_", "-").strip("-"),
         "WorkingDir": WORKSPACE,
-        # No root inside: neither for the agent nor for whoever escapes.
-        "User": USER,
+        # No root inside: neither for the agent nor for whoever escapes. (`root`, for apt, is the operator's
+        # own choice; it has few capabilities, and the same walls around it.)
+        "User": "0:0" if sandbox.root else USER,
         # An agent that looks for the host's secrets: nothing of the gateway's environment goes in.
-        "Env": [f"{name}={value}" for name, value in base_environment(agent).items()],
+        "Env": [f"{name}={value}" for name, value in base_environment(agent, sandbox).items()],
         "NetworkDisabled": True,
         "Tty": False,
         "OpenStdin": False,
@@ -114,6 +137,7 @@ def _host_config(
     config: dict[str, Any] = {
         "Mounts": _mounts(home, agent, mounts),
         **_walls(seccomp),
+        **_openings(sandbox),
         # Memory hog: killed in its own cgroup; swap would let it slow the whole host.
         "Memory": memory,
         "MemorySwap": memory,
@@ -127,16 +151,7 @@ def _host_config(
         "PidsLimit": sandbox.pids + (GVISOR_THREADS if is_gvisor(sandbox.runtime) else 0),
         # Filling memory through files: tmpfs is bounded in bytes and inodes, see _check.
         "ShmSize": SHM_BYTES,
-        "Tmpfs": {
-            # noexec: /tmp is where exploits drop what they run.
-            "/tmp": (  # noqa: S108 - inside the container
-                f"rw,nosuid,nodev,noexec,size={size_bytes(sandbox.tmp_size)},mode=1777,nr_inodes=16k"
-            ),
-            HOME_DIR: (
-                f"rw,nosuid,nodev,size={size_bytes(sandbox.home_size)},"
-                f"mode=0700,uid={UID},gid={UID},nr_inodes=32k"
-            ),
-        },
+        "Tmpfs": _tmpfs(sandbox),
         "Ulimits": [
             # Descriptor exhaustion.
             {
@@ -163,6 +178,29 @@ def _host_config(
     if sandbox.runtime is not None:
         config["Runtime"] = sandbox.runtime
     return config
+
+
+def _tmpfs(sandbox: SandboxConfig) -> dict[str, str]:
+    size = size_bytes(sandbox.tmp_size)
+    if sandbox.profile == "open":
+        # Installers build and run in /tmp. HOME is in the root layer: packages there are no memory.
+        return {"/tmp": f"rw,nosuid,nodev,exec,size={size},mode=1777,nr_inodes=256k"}  # noqa: S108
+    return {
+        # noexec: /tmp is where exploits drop what they run.
+        "/tmp": f"rw,nosuid,nodev,noexec,size={size},mode=1777,nr_inodes=16k",  # noqa: S108
+        HOME_DIR: (
+            f"rw,nosuid,nodev,size={size_bytes(sandbox.home_size)},"
+            f"mode=0700,uid={UID},gid={UID},nr_inodes=32k"
+        ),
+    }
+
+
+def _openings(sandbox: SandboxConfig) -> dict[str, Any]:
+    """What the profile open opens in the walls: its root layer, which goes with the container; and, for an
+    agent that is root inside, the few capabilities that installing packages takes."""
+    if sandbox.profile != "open":
+        return {}
+    return {"ReadonlyRootfs": False, "CapAdd": list(ROOT_CAPABILITIES) if sandbox.root else []}
 
 
 def _walls(seccomp: str) -> dict[str, Any]:
@@ -232,10 +270,11 @@ def _extra(mount: Mount) -> dict[str, Any]:
 
 def _check(agent: str, sandbox: SandboxConfig) -> None:
     where = f"agents.{agent}.sandbox"
-    if sandbox.profile != "sealed":
-        # Its place: a writable root layer and egress through the agent's socket (a later issue).
-        raise ConfigError(f"{where}.profile", f"{sandbox.profile!r} is not available yet", "allowed: sealed")
-    if not files_fit(sandbox.memory, sandbox.tmp_size, sandbox.home_size):
+    if sandbox.root and sandbox.profile != "open":
+        raise ConfigError(f"{where}.root", "is only for the profile open")
+    if not files_fit(
+        sandbox.memory, sandbox.tmp_size, "0" if sandbox.profile == "open" else sandbox.home_size
+    ):
         raise ConfigError(f"{where}.memory", "is too little for tmpSize and homeSize")
 
 

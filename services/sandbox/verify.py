@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
+from beige.config import SandboxConfig
 from beige.errors import Failed
 from beige.messages.sandbox import ProbeResult, VerifyRequest, VerifyResult
 from beige.paths import Home
@@ -22,6 +23,7 @@ from services.sandbox.probes import (
     left_out,
 )
 from services.sandbox.probes_inside import INSIDE
+from services.sandbox.probes_open import changes
 from services.sandbox.probes_outside import OUTSIDE
 from services.sandbox.spec import ContainerSpec
 
@@ -44,8 +46,8 @@ class Verified(Protocol):
 class Verification:
     """One run over one agent's container, which is made if there is none."""
 
-    def __init__(self, sandbox: Verified, home: Home, profile: str) -> None:
-        self._sandbox, self._home, self._profile = sandbox, home, profile
+    def __init__(self, sandbox: Verified, home: Home, config: SandboxConfig) -> None:
+        self._sandbox, self._home, self._config = sandbox, home, config
         self._results: list[ProbeResult] = []
         self._container = self._runtime = self._executor = ""
 
@@ -72,7 +74,7 @@ class Verification:
         return VerifyResult(
             container=self._container,
             runtime=self._runtime,
-            profile=self._profile,
+            profile=self._config.profile,
             executor=self._executor,
             passed=len(self._results) - len(ids["fail"]) - len(ids["skip"]),
             failed=ids["fail"],
@@ -85,24 +87,27 @@ class Verification:
             raise Failed(f"the container of agent {self._sandbox.agent!r} is gone", executed="no")
         facts = Facts(
             body=spec.body,
-            environment=environment(self._sandbox.agent, {}, ""),
+            environment=environment(self._sandbox.agent, self._config, {}, ""),
             executor=self._executor == "init",
             runtime=str(found["HostConfig"].get("Runtime") or ""),
             home=str(self._home.root),
             run=str(self._home.run),
+            profile=self._config.profile,
+            root=self._config.root,
         )
         return facts, found
 
     async def _verdict(self, probe: Probe, facts: Facts, inspected: dict[str, Any]) -> Verdict:
-        reason = left_out(probe, facts)
+        expected = changes(facts)
+        reason = left_out(probe, facts, expected)
         if reason:
             return Verdict("skip", "", reason)
         if isinstance(probe, Inside):
             done = await self._sandbox.run(
                 Command(probe.argv(facts), facts.environment, timeout_s=PROBE_S, limit_bytes=SAID_BYTES)
             )
-            return judge_inside(probe, facts, exit_code(done.status), bytes(done.stdout.head))
-        return judge_outside(probe, facts, inspected)
+            return judge_inside(probe, facts, exit_code(done.status), bytes(done.stdout.head), expected)
+        return judge_outside(probe, facts, inspected, expected)
 
 
 def summary(report: VerifyResult, log: logging.Logger, agent: str) -> None:

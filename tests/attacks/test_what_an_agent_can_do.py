@@ -94,8 +94,8 @@ def test_no_internet_and_no_packages_in_the_sealed_profile(gateway):
     assert gateway.travel.sh("python3 -m ensurepip").code == 1
 
 
-def test_a_profile_that_is_not_built_is_refused_by_the_config(gateway, tmp_path):
-    """Never silently sealed, never silently open."""
+def test_neither_root_nor_the_internet_comes_without_being_written_down(gateway, tmp_path):
+    """Never silently open: root inside only in the profile open, a way out only with a list."""
     from beige.config import load
     from beige.errors import ConfigError
     from beige.paths import Home
@@ -105,7 +105,8 @@ def test_a_profile_that_is_not_built_is_refused_by_the_config(gateway, tmp_path)
     (tmp_path / "plugins").symlink_to(gateway.home.root / "plugins")
     (tmp_path / "script.json5").write_text("[]")
     home.config.write_text(text)
-    load(home)
-    home.config.write_text(text.replace("sandbox: {", 'sandbox: { profile: "open",', 1))
-    with pytest.raises(ConfigError, match="profile"):
-        load(home)
+    assert load(home).agents["travel"].sandbox.egress is None
+    for wrong in ("root: true,", "egress: {},", 'profile: "Open",'):
+        home.config.write_text(text.replace("sandbox: {", f"sandbox: {{ {wrong}", 1))
+        with pytest.raises(ConfigError, match=r"agents\.travel\.sandbox"):
+            load(home)

@@ -44,6 +44,13 @@ def sandbox_image() -> str:
 
 
 @pytest.fixture(scope="session")
+def open_image(sandbox_image: str) -> str:
+    """The image of the profile open; about half a minute where it is not there."""
+    assert image.main(["build", "--profile", "open"]) == 0
+    return image.TAGS["open"]
+
+
+@pytest.fixture(scope="session")
 def foreign_image(sandbox_image: str) -> Iterator[str]:
     """An image that is not ours: without /beige/init."""
     recipe = f"FROM {sandbox_image}\nUSER 0\nRUN rm -f /beige/init\nUSER 64000\n"

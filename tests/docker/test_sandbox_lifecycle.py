@@ -255,7 +255,7 @@ def test_an_ordinary_users_workspace_is_given_away_by_a_helper_container(alone, 
         engine = Engine()
         try:
             return await engine.run_helper(
-                ownership_spec(alone.home, "travel", sandbox_image, seccomp_profile())
+                ownership_spec(alone.home, "travel", sandbox_image, seccomp_profile("seccomp.json"))
             )
         finally:
             await engine.close()

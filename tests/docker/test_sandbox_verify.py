@@ -72,8 +72,9 @@ def docker(*arguments, stdin=None):
 def facts(small_house):
     """As the service has them for the agent, but for the container."""
     home = small_house.home
-    spec = container_spec("small", load(home).agents["small"].sandbox, home, seccomp_profile())
-    return Facts(spec.body, base_environment("small"), True, "runc", str(home.root), str(home.run))
+    sandbox = load(home).agents["small"].sandbox
+    spec = container_spec("small", sandbox, home, seccomp_profile("seccomp.json"))
+    return Facts(spec.body, base_environment("small", sandbox), True, "runc", str(home.root), str(home.run))
 
 
 TMP = "--tmpfs=/tmp:exec"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from beige.config import SandboxConfig
 from beige.errors import BeigeError, Malformed, TooLarge
 from beige.messages import encode
 from beige.messages.sandbox import ExecRequest
@@ -14,9 +15,11 @@ from services.sandbox.channel import Captured, Exit
 from services.sandbox.commands import MAX_KEPT, command_of, environment, result_of
 from services.sandbox.frames import TAIL_BYTES
 
+SEALED = SandboxConfig.model_validate({"image": "i"})
+
 
 def command(**fields: Any):
-    return command_of("travel", ExecRequest(**fields), "token-1", 60.0, 1000)
+    return command_of("travel", SEALED, ExecRequest(**fields), "token-1", 60.0, 1000)
 
 
 def test_a_command_line_is_run_by_bash() -> None:
@@ -52,7 +55,7 @@ def test_wrong_requests_name_the_field(fields: dict, error: type[BeigeError], na
 
 
 def test_the_environment_is_ours_plus_the_requests() -> None:
-    made = environment("travel", {"FOO": "bar"}, "token-1")
+    made = environment("travel", SEALED, {"FOO": "bar"}, "token-1")
     assert made["FOO"] == "bar"
     assert (made["BEIGE_CALL_TOKEN"], made["BEIGE_AGENT"]) == ("token-1", "travel")
     assert made["PATH"].startswith("/tools/bin:")
@@ -62,7 +65,7 @@ def test_the_environment_is_ours_plus_the_requests() -> None:
 
 
 def test_without_a_token_the_variable_is_absent() -> None:
-    assert "BEIGE_CALL_TOKEN" not in environment("travel", {}, "")
+    assert "BEIGE_CALL_TOKEN" not in environment("travel", SEALED, {}, "")
 
 
 def captured(data: bytes, limit: int) -> Captured:

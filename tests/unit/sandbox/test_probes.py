@@ -31,12 +31,15 @@ from services.sandbox.spec import ContainerSpec, base_environment, container_spe
 from services.sandbox.verify import Verification, summary
 
 HOME = Home(Path("/srv/beige"))
-SPEC = container_spec("travel", SandboxConfig.model_validate({"image": "i"}), HOME, '{"x": 1}')
+SEALED = SandboxConfig.model_validate({"image": "i"})
+SPEC = container_spec("travel", SEALED, HOME, '{"x": 1}')
 PROBES = {probe.id: probe for probe in (*OUTSIDE, *INSIDE)}
 
 
 def facts(*, executor: bool = True, runtime: str = "runc") -> Facts:
-    return Facts(SPEC.body, base_environment("travel"), executor, runtime, str(HOME.root), "/srv/beige/run")
+    return Facts(
+        SPEC.body, base_environment("travel", SEALED), executor, runtime, str(HOME.root), "/srv/beige/run"
+    )
 
 
 def described() -> dict[str, Any]:
@@ -158,7 +161,7 @@ def test_what_a_container_says_is_kept_short_whatever_it_is() -> None:
 
 
 def test_the_environment_is_compared_by_value() -> None:
-    text = "\n".join(sorted(f"{k}={v}" for k, v in base_environment("travel").items()))
+    text = "\n".join(sorted(f"{k}={v}" for k, v in base_environment("travel", SEALED).items()))
     assert judge_inside(BY_ID["environment"], facts(), 0, text.encode()).status == "pass"
     for other in (text.replace("/tools/bin", "/tmp/bin"), f"ANTHROPIC_API_KEY=x\n{text}"):
         assert judge_inside(BY_ID["environment"], facts(), 0, other.encode()).status == "fail"
@@ -307,7 +310,7 @@ class Container:
 
 
 def run(container: Container, *, abuse: bool = False) -> tuple[list[ProbeResult], VerifyResult]:
-    verification = Verification(container, HOME, "sealed")
+    verification = Verification(container, HOME, SEALED)
 
     async def main() -> list[ProbeResult]:
         return [result async for result in verification.run(VerifyRequest(abuse))]
@@ -337,7 +340,7 @@ def test_commands_run_as_the_agents_own_do() -> None:
     container = Container()
     run(container)
     for command in container.commands:
-        assert command.env == base_environment("travel")
+        assert command.env == base_environment("travel", SEALED)
         assert command.cwd == "/workspace" and command.timeout_s == 60
 
 

@@ -85,7 +85,7 @@ def test_the_environment_holds_these_names_and_no_other(monkeypatch: pytest.Monk
     names = {entry.split("=", 1)[0] for entry in spec().body["Env"]}
     assert names == {"PATH", "HOME", "LANG", "DENO_DIR", "DENO_NO_UPDATE_CHECK", "BEIGE_AGENT"}
     assert "sk-secret" not in json.dumps(spec().body)
-    assert base_environment("travel")["PATH"].startswith("/tools/bin:")
+    assert base_environment("travel", config())["PATH"].startswith("/tools/bin:")
 
 
 def test_only_the_workspace_is_writable_and_only_the_agents_own_directories_are_mounted() -> None:
@@ -158,9 +158,53 @@ def test_limits_follow_the_config() -> None:
     assert "Runtime" not in HOST
 
 
-def test_the_open_profile_is_refused_for_now() -> None:
-    with pytest.raises(ConfigError, match=r"agents\.travel\.sandbox\.profile.*not available"):
-        spec(profile="open")
+# --- the profile open ---------------------------------------------------------------------------------
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+def test_open_differs_in_its_root_and_what_is_in_memory_alone() -> None:
+    made = spec(profile="open").body
+    assert difference(made["HostConfig"], HOST) == {"ReadonlyRootfs", "Tmpfs"}
+    assert made["HostConfig"]["ReadonlyRootfs"] is False
+    assert set(made["HostConfig"]["Tmpfs"]) == {"/tmp"}
+    assert made["HostConfig"]["Tmpfs"]["/tmp"].startswith("rw,nosuid,nodev,exec,size=")
+    assert difference(made, spec().body) == {"Env", "HostConfig", "Labels"}
+    assert made["User"] == "64000:64000"
+
+
+def test_root_inside_gets_six_capabilities_and_no_more() -> None:
+    made = spec(profile="open", root=True).body
+    assert difference(made["HostConfig"], spec(profile="open").body["HostConfig"]) == {"CapAdd"}
+    assert made["HostConfig"]["CapAdd"] == [
+        f"CAP_{name}" for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
+    ]
+    assert made["User"] == "0:0"
+    assert made["HostConfig"]["NetworkMode"] == "none"
+
+
+def test_root_is_refused_in_sealed() -> None:
+    with pytest.raises(ConfigError, match=r"agents\.travel\.sandbox\.root: is only for the profile open"):
+        spec(root=True)
+
+
+@pytest.mark.parametrize("profile", ["sealed", "open"])
+def test_egress_changes_the_environment_and_no_wall(profile: str) -> None:
+    without, made = spec(profile=profile).body, spec(profile=profile, egress={"allow": ("*",)}).body
+    assert difference(made, without) == {"Env", "Labels"}
+    more = {entry.partition("=")[0] for entry in set(made["Env"]) - set(without["Env"])}
+    assert more == {
+        *("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "NO_PROXY", "no_proxy"),
+        "NODE_USE_ENV_PROXY",
+    }
+
+
+def test_the_containers_definition_holds_no_token_a_commands_proxy_does() -> None:
+    sandbox = config(egress={"allow": ()})
+    assert base_environment("travel", sandbox)["HTTPS_PROXY"] == "http://127.0.0.1:3128"
+    assert base_environment("travel", sandbox, "tok-1")["HTTPS_PROXY"] == "http://call:tok-1@127.0.0.1:3128"
 
 
 def test_files_in_memory_may_not_fill_it() -> None:
