@@ -88,6 +88,8 @@ def problem(body: dict[str, Any]) -> str:
     thinking = body.get("thinking") or {}
     if thinking.get("type") == "enabled" and not 1024 <= thinking["budget_tokens"] < body["max_tokens"]:
         return "`max_tokens` must be greater than `thinking.budget_tokens`"
+    if (marks := json.dumps(body).count('"cache_control"')) > 4:
+        return f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."
     messages = body["messages"]
     if not messages or messages[0]["role"] != "user":
         return 'messages: first message must use the "user" role'

@@ -224,22 +224,33 @@ _CACHED = {"cache_control": {"type": "ephemeral"}}
 
 
 def encode_request(request: ModelRequest, label: str) -> dict[str, Any]:
-    """The request's parameters. Tools, system prompt and conversation are marked for the prompt cache."""
+    """The request's parameters."""
     messages = _merged(_encode(message, label) for message in request.messages)
-    if messages:
-        messages[-1]["content"][-1].update(_CACHED)
+    tools: list[dict[str, Any]] = [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+        for tool in request.tools
+    ]
+    _mark(tools, messages)
     sent: dict[str, Any] = {
         "model": request.model,
         "system": [{"type": "text", "text": request.system, **_CACHED}],
         "messages": messages,
-        "tools": [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
-            for tool in request.tools
-        ],
+        "tools": tools,
         "max_tokens": request.max_tokens or _longest_answer(request.model),
     }
     sent.update(_thinking(request, sent["max_tokens"]))
     return sent
+
+
+def _mark(tools: list[dict[str, Any]], messages: list[dict[str, Any]]) -> None:
+    """Where the prompt cache may end: the tools, the system prompt (marked where it is built), and the last
+    two messages of the user's side; the API takes four marks. The last but one finds what the call before
+    wrote, however many results the last one holds: the API looks only 20 blocks back from a mark."""
+    if tools:
+        tools[-1].update(_CACHED)
+    users = [message for message in messages if message["role"] == "user"]
+    for message in users[-2:]:
+        message["content"][-1].update(_CACHED)
 
 
 def _thinking(request: ModelRequest, max_tokens: int) -> dict[str, Any]:
@@ -249,7 +260,7 @@ def _thinking(request: ModelRequest, max_tokens: int) -> dict[str, Any]:
         return {}
     if thinks_adaptively(request.model):
         effort = EFFORTS[request.thinking_level]
-        return _extra({"type": "adaptive"}, output_config={"effort": effort})
+        return _extra({"type": "adaptive", "display": "summarized"}, output_config={"effort": effort})
     budget = BUDGETS[request.thinking_level]
     if request.max_tokens is None:
         return _extra({"type": "enabled", "budget_tokens": budget}) | {"max_tokens": max_tokens + budget}

@@ -129,12 +129,36 @@ def test_thoughts_are_streamed_and_go_back_signed_to_the_same_model_only(simulat
     assert [block["type"] for block in other] == ["tool_use"]
 
 
+def results(*ids):
+    call = Assistant(model="x/y", content=[ToolCall(id, "exec", {"command": "ls"}) for id in ids],
+                     stop_reason="tool_use")  # fmt: skip
+    return call, *[ToolResult(tool_id=id, tool="exec", content=[Text(id)]) for id in ids]
+
+
+def test_tools_system_and_the_last_two_user_messages_are_marked_for_the_prompt_cache(simulator):
+    stream(simulator, messages=(*HELLO, *results("a", "b"), *results("c"), *results("d", "e")))
+    body = simulator.requests[0].body
+    assert [tool["name"] for tool in body["tools"] if "cache_control" in tool] == ["exec"]
+    assert body["system"][0]["cache_control"] == {"type": "ephemeral"}
+    blocks = [block for message in body["messages"] for block in message["content"]]
+    assert [block["tool_use_id"] for block in blocks if "cache_control" in block] == ["c", "e"]
+    assert simulator.problems == []
+
+
+def test_a_first_prompt_has_its_mark_and_no_more_than_there_are_places(simulator):
+    stream(simulator)
+    body = simulator.requests[0].body
+    assert body["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
+    assert str(body).count("cache_control") == 3
+
+
 def budget(tokens, max_tokens):
     return {"thinking": {"type": "enabled", "budget_tokens": tokens}, "max_tokens": max_tokens}
 
 
 def effort(level, max_tokens):
-    return {"thinking": {"type": "adaptive"}, "output_config": {"effort": level}, "max_tokens": max_tokens}
+    thinking = {"type": "adaptive", "display": "summarized"}
+    return {"thinking": thinking, "output_config": {"effort": level}, "max_tokens": max_tokens}
 
 
 @pytest.mark.parametrize(
