@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from beige.testing import House, short_home
-from benchmarks import bus, rig, sandbox
+from benchmarks import bus, llm, rig, sandbox
 
 CONFIG = """{
   llm: { providers: { script: { api: "scripted", script: "script.json5" } } },
@@ -17,11 +17,13 @@ CONFIG = """{
 """
 GOVERNORS = ("broker", "policy", "audit")
 EXECUTORS = ("sandbox", "tools", "bridge")
+MEASURES = ((bus, GOVERNORS), (sandbox, GOVERNORS + EXECUTORS), (llm, ()))
+"""What measures, and what must run in its house before."""
 
 
 def main() -> int:
     rows = []
-    for measure, processes in ((bus, GOVERNORS), (sandbox, GOVERNORS + EXECUTORS)):
+    for measure, processes in MEASURES:
         print(f"measuring: {measure.__name__.rpartition('.')[2]}", file=sys.stderr)
         with short_home() as home:
             home.config.write_text(CONFIG)

@@ -59,15 +59,17 @@ def alternate(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dic
 
 
 class Peer:
-    """A process running one role of `benchmarks.peers`; answers one JSON line per question."""
+    """A process running one role of `module`; answers one JSON line per question."""
 
-    def __init__(self, role: str, *arguments: str, home: Path | None = None) -> None:
+    def __init__(
+        self, role: str, *arguments: str, home: Path | None = None, module: str = "benchmarks.peers"
+    ) -> None:
         environment = os.environ | {"PYTHONPATH": str(ROOT)} | ({"BEIGE_HOME": str(home)} if home else {})
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "benchmarks.peers", role, *arguments],
+            [sys.executable, "-P", "-m", module, role, *arguments],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self.wait()
+        self.greeting = self.wait()
 
     def ask(self, **question: Any) -> Any:
         assert self._process.stdin is not None

@@ -25,6 +25,7 @@ from services.llm.desk import Desk, check_agent
 from services.llm.events import MovedOn
 from services.llm.leases import Leases
 from services.llm.models import Models, TurnModels
+from services.llm.outbox import Outbox
 from services.llm.prompt import AGENTS_MD, AGENTS_MD_LIMIT, plugin_tools, system_prompt
 from services.llm.providers.base import Provider
 from services.llm.providers.registry import open_providers
@@ -110,9 +111,10 @@ class Service:
                     scripted=models.scripted, limits=models.limits)  # fmt: skip
         toolbox = Toolbox(request, request.send, deadline_s=agent.sandbox.deadline_s)
         model = self._model(request, session, models)
-        runner = Runner(turn, system, model, toolbox, session, request.send)
+        prompt = Prompt(text=body.text, channel=request.channel, call=request.call_name)
         try:
-            return await runner.run(Prompt(text=body.text, channel=request.channel, call=request.call_name))
+            async with Outbox(request.send) as outbox:
+                return await Runner(turn, system, model, toolbox, session, outbox.send).run(prompt)
         except Failed as error:
             log.warning("turn failed: %s", error, extra=_about(request, session))
             raise
