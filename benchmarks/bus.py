@@ -24,7 +24,8 @@ def run(house: House) -> list[Row]:
             stack.enter_context(Peer("bus-executor", user, home=house.home.root))
         plain = stack.enter_context(Peer("plain-caller", front))
         bus = stack.enter_context(Peer("bus-caller", "cli/0", home=house.home.root))
-        return _one_caller(bus, plain) + _many_callers(bus, plain)
+        leases = stack.enter_context(Peer("lease-caller", "llm/0", "cli/1", home=house.home.root))
+        return _one_caller(bus, plain) + _many_callers(bus, plain) + _leases(bus, leases)
 
 
 def _one_caller(bus: Peer, plain: Peer) -> list[Row]:
@@ -41,6 +42,18 @@ def _one_caller(bus: Peer, plain: Peer) -> list[Row]:
         row("governed corridor / bare proxy, 1 caller, p50", times["governed"], times["plain"]),
         row("governed / ungoverned call, 1 caller, p50", times["governed"], times["direct"]),
     ]
+
+
+def _leases(bus: Peer, leases: Peer) -> list[Row]:
+    """What each model call pays for being decided, recorded, reserved and settled."""
+    times = alternate(
+        {
+            "lease": lambda: float(leases.ask(count=300)["p50_ms"]),
+            "governed": _bus(bus, GOVERNED, "p50_ms", ONE),
+        },
+        ROUNDS,
+    )
+    return [row("lease taken and reported / governed call, p50", times["lease"], times["governed"])]
 
 
 def _many_callers(bus: Peer, plain: Peer) -> list[Row]:

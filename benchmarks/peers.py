@@ -2,6 +2,7 @@
 
 bus-executor     serves `tools.call` (governed) or `sandbox.list` (not governed); does nothing
 bus-caller       {"method", "agent", "count", "concurrency"} → {"p50_ms", "each_ms"}
+lease-caller     {"count"} → {"p50_ms", "each_ms"}: an llm worker in a prompt, each lease granted and reported
 plain-proxy      libzmq's own C proxy between a ROUTER and a DEALER
 plain-executor   answers what the proxy brings
 plain-caller     {"count", "concurrency"} → {"p50_ms", "each_ms"}
@@ -21,7 +22,10 @@ import uvloop
 import zmq
 
 from beige.bus import Bus
+from beige.messages import encode
 from beige.messages.base import Empty
+from beige.messages.llm import PromptRequest, PromptResult
+from beige.messages.policy import LeaseReport, LeaseRequest, Usage
 from beige.messages.sandbox import ExecRequest, SandboxInfo, SandboxList
 from beige.messages.tools import ToolCall, ToolResult
 from beige.paths import Home
@@ -87,6 +91,41 @@ async def _timed_calls(bus: Bus, method: str, agent: str, count: int, concurrenc
     return spent(each, time.perf_counter() - began)
 
 
+async def lease_caller(user: str, operator: str) -> None:
+    """Both ends of a prompt, during which nothing is done but to take leases and give them back."""
+    found: list[dict[str, float]] = []
+
+    async def prompt(request: Any, body: PromptRequest) -> PromptResult:
+        found.append(await _timed_leases(request, int(body.text)))
+        return PromptResult("s", "", "end_turn", "script/m")
+
+    worker, cli = Bus(Home.find(), user), Bus(Home.find(), operator)
+    worker.serve("llm", {"llm.prompt": prompt})
+    await worker.start()
+    await cli.start()
+    say("ready")
+    loop = asyncio.get_running_loop()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        await cli.call("llm.prompt", PromptRequest(str(json.loads(line)["count"])), agent="travel", ttl_s=60)
+        say(found.pop())
+    await cli.close()
+    await worker.close()
+
+
+async def _timed_leases(request: Any, count: int) -> dict[str, float]:
+    report = encode(LeaseReport("answered", usage=Usage(1000, 100)))
+    each: list[float] = []
+    for _ in range(count):
+        began = time.perf_counter()
+        async with request.open("policy.lease", LeaseRequest("script", "m", 1000)) as stream:
+            assert (await anext(aiter(stream))).state == "granted"
+            await stream.send(report)
+            await stream.end()
+            await stream.result()
+        each.append(time.perf_counter() - began)
+    return spent(each, sum(each))
+
+
 def plain_proxy(front: str, back: str) -> None:
     context = zmq.Context()
     router, dealer = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
@@ -132,6 +171,7 @@ def _timed_messages(socket: zmq.Socket[bytes], count: int, concurrency: int) -> 
 BUS_ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
     "bus-executor": bus_executor,
     "bus-caller": bus_caller,
+    "lease-caller": lease_caller,
 }
 PLAIN_ROLES: dict[str, Callable[..., None]] = {
     "plain-proxy": plain_proxy,

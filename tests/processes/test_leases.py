@@ -1,7 +1,6 @@
 """`policy.lease` over a real bus, with llm workers as they may be in hostile hands."""
 
 import asyncio
-import contextlib
 import json
 import time
 
@@ -10,10 +9,10 @@ import pytest
 from beige.bus import Bus
 from beige.errors import Denied, Malformed, Overloaded
 from beige.messages import encode
-from beige.messages.llm import PromptRequest, PromptResult
 from beige.messages.policy import LeaseReport, LeaseRequest
 from beige.messages.sandbox import ExecRequest, ExecResult
 from beige.testing import House, short_home
+from tests.processes.lease_worker import lease, refusal, with_workers
 
 CONFIG = """
 { llm: { providers: { p: { api: "scripted", script: "s.json5", concurrency: 1 },
@@ -38,56 +37,8 @@ def running():
             yield house
 
 
-class Worker:
-    """An llm worker that does with its prompt whatever a test says."""
-
-    def __init__(self, home, user):
-        self.bus, self.do = Bus(home, user), None
-        self.bus.serve("llm", {"llm.prompt": self._prompt})
-
-    async def _prompt(self, request, body):
-        await self.do(request)
-        return PromptResult("s", "done", "end_turn", "p/m")
-
-
-def with_workers(house, play, number=1):
-    """Run `play(ask, workers)`: `ask(do, agent)` makes a prompt of which the next worker does `do`."""
-
-    async def main():
-        async with contextlib.AsyncExitStack() as stack:
-            cli = await stack.enter_async_context(Bus(house.home, "cli/0"))
-            workers = [Worker(house.home, f"llm/{n}") for n in range(number)]
-            for worker in workers:
-                await stack.enter_async_context(worker.bus)
-
-            async def ask(do, agent="travel"):
-                for worker in workers:
-                    worker.do = do
-                return await cli.call("llm.prompt", PromptRequest("x"), agent=agent, ttl_s=60)
-
-            async with asyncio.timeout(60):
-                await play(ask, workers)
-
-    asyncio.run(main())
-
-
-@contextlib.asynccontextmanager
-async def lease(request, provider="p", model="m"):
-    """A lease that was granted, as a stream."""
-    async with request.open("policy.lease", LeaseRequest(provider, model), ttl_s=60) as stream:
-        async for item in stream:
-            if item.state == "granted":
-                break
-        yield stream
-
-
-async def refusal(request, provider="p", model="m"):
-    async with request.open("policy.lease", LeaseRequest(provider, model), ttl_s=60) as stream:
-        return await stream.result()
-
-
 def test_only_the_agents_own_models_are_leased_whatever_a_worker_asks(running):
-    async def play(ask, workers):
+    async def play(p):
         async def do(request):
             for provider, model in [("q", "secret"), ("p", "n"), ("q", "m"), ("none", "m")]:
                 with pytest.raises(
@@ -101,7 +52,7 @@ def test_only_the_agents_own_models_are_leased_whatever_a_worker_asks(running):
             async with lease(request, "q", "n"):
                 pass
 
-        await ask(do)
+        await p.ask(do)
 
     with_workers(running, play)
 
@@ -117,7 +68,7 @@ def test_without_a_prompt_nobody_gets_a_lease(running, user):
 
 
 def test_a_prompt_holds_one_lease_at_a_time_and_policy_still_decides(running):
-    async def play(ask, workers):
+    async def play(p):
         executor = Bus(running.home, "sandbox/0")
 
         async def execute(request, body):
@@ -136,7 +87,7 @@ def test_a_prompt_holds_one_lease_at_a_time_and_policy_still_decides(running):
                 pass
 
         async with executor:
-            await ask(do)
+            await p.ask(do)
 
     with_workers(running, play)
 
@@ -145,7 +96,7 @@ def test_a_prompt_holds_one_lease_at_a_time_and_policy_still_decides(running):
     "report", [b"\xc1", b"\x91" * 9000, encode({"outcome": "won"}), encode({"agent": "x"})]
 )
 def test_a_report_that_cannot_be_read_is_malformed_and_gives_the_slot_back(running, report):
-    async def play(ask, workers):
+    async def play(p):
         async def do(request):
             async with lease(request) as stream:
                 await stream.send(report)
@@ -154,13 +105,13 @@ def test_a_report_that_cannot_be_read_is_malformed_and_gives_the_slot_back(runni
             async with lease(request):
                 pass
 
-        await ask(do)
+        await p.ask(do)
 
     with_workers(running, play)
 
 
 def test_a_cooldown_reported_by_one_worker_sends_the_others_waiting_calls_away(running):
-    async def play(ask, workers):
+    async def play(p):
         holding, go = asyncio.Event(), asyncio.Event()
         refused = []
 
@@ -179,9 +130,9 @@ def test_a_cooldown_reported_by_one_worker_sends_the_others_waiting_calls_away(r
                     go.set()
                 refused.append((request.src, await stream.result()))
 
-        first = asyncio.create_task(ask(hold))
+        first = asyncio.create_task(p.ask(hold))
         await holding.wait()
-        await asyncio.gather(first, ask(wait))
+        await asyncio.gather(first, p.ask(wait))
         ((_, result),) = refused
         assert not result.granted and 590 < result.cooling_s <= 600
 
@@ -191,7 +142,7 @@ def test_a_cooldown_reported_by_one_worker_sends_the_others_waiting_calls_away(r
             async with lease(request, "q", "n"):
                 pass
 
-        await asyncio.gather(ask(again), ask(again))
+        await asyncio.gather(p.ask(again), p.ask(again))
 
     with_workers(running, play, number=2)
     (entry,) = json.loads((running.home.data / "provider-health.json").read_text())["models"]
@@ -204,12 +155,12 @@ def test_garbage_in_the_health_file_is_noticed_and_policy_starts_clean(running):
     (running.home.data / "provider-health.json").write_text('{"models": [{"prov')
     running.start("policy")
 
-    async def play(ask, workers):
+    async def play(p):
         async def do(request):
             async with lease(request):
                 pass
 
-        await ask(do)
+        await p.ask(do)
 
     with_workers(running, play)
     assert "provider-health.json is not readable" in running.log("policy")
