@@ -58,12 +58,17 @@ def latest_session(home: Home, agent: str) -> str:
 
 async def turn(home: Home, agent: str, text: str, session: str, json_output: bool) -> None:
     from beige.cli.calls import CHANNEL, connected
+    from beige.cli.session_settings import shown_as
     from beige.cli.terminal import Writer
     from beige.messages.llm import PromptRequest
     from beige.sessions import check_id, turn_options
 
-    view = JsonView() if json_output else TextView(Writer(sys.stdout), Writer(sys.stderr))
     async with connected(home) as bus:
+        view: JsonView | TextView = JsonView()
+        if not json_output:
+            # A session without a name is a new one: nothing was set for it.
+            wanted = await shown_as(bus, agent, session) if session else {}
+            view = TextView(Writer(sys.stdout), Writer(sys.stderr), **wanted)
         stream = bus.open(
             "llm.prompt", PromptRequest(text), **turn_options(agent, check_id(session), CHANNEL)
         )
@@ -90,29 +95,50 @@ class JsonView:
 class TextView:
     """The answer on `out`; what happens on the way on `err`."""
 
-    def __init__(self, out: Writer, err: Writer) -> None:
+    def __init__(self, out: Writer, err: Writer, *, verbose: bool = True, streaming: bool = True) -> None:
+        """`verbose`: tool calls are shown; `streaming`: the answer while it is written."""
         self._out, self._err = out, err
+        self._verbose, self._streaming = verbose, streaming
+        self._held = ""
+        """Text of an answer that is shown when it is complete."""
         self._open: Writer | None = None
         """The writer whose line is not ended yet."""
 
     def event(self, event: PromptEvent) -> None:
-        if event.kind == "text_delta":
+        if event.kind == "text_delta" and not self._streaming:
+            self._held += event.text
+        elif event.kind == "text_delta":
             self._flow(self._out, event.text)
         elif event.kind == "thinking_delta":
-            self._flow(self._err, event.text)
-        elif event.kind == "tool_start":
-            self._line(f"> {event.tool} {summary(event.tool, event.args)}", "cyan")
-        elif event.kind == "tool_output":
-            self._flow(self._err, event.text)
-        elif event.kind == "tool_end":
-            self._line(f"  {_outcome(event)}", "red" if event.is_error else "dim")
+            self._flow(self._err, event.text if self._streaming else "")
+        elif event.kind in ("tool_start", "tool_output", "tool_end"):
+            self._tool(event)
+        elif event.kind == "message_end":
+            self._release()
         elif event.kind in ("notice", "model_fallback", "compaction"):
+            if event.kind == "model_fallback":
+                self._held = ""
             self._line(f"[{event.text}]", "yellow")
         else:
             self._end_line()
 
-    def result(self, result: PromptResult) -> None:
+    def _tool(self, event: PromptEvent) -> None:
+        if not self._verbose:
+            return
+        if event.kind == "tool_start":
+            self._line(f"> {event.tool} {summary(event.tool, event.args)}", "cyan")
+        elif event.kind == "tool_output":
+            self._flow(self._err, event.text)
+        else:
+            self._line(f"  {_outcome(event)}", "red" if event.is_error else "dim")
+
+    def _release(self) -> None:
+        held, self._held = self._held, ""
+        self._flow(self._out, held)
         self._end_line()
+
+    def result(self, result: PromptResult) -> None:
+        self._release()
         calls = f"{result.tool_calls} tool call{'' if result.tool_calls == 1 else 's'}"
         speaker = f"{result.model}, a script and no language model" if result.scripted else result.model
         why = "" if result.stop_reason in ("", "end_turn", "stop") else f", stopped: {result.stop_reason}"

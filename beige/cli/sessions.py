@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from beige.cli import new_app
+from beige.cli.session_settings import settings
 from beige.errors import BeigeError, Malformed, NotFound
 from beige.paths import Home
 
@@ -19,6 +20,8 @@ app = new_app(help="List, show, go on with, copy, cancel, summarise and remove c
 MAX_LINE = 512 * 1024
 """Characters of one prompt."""
 SUMMARY_S = 900.0
+
+app.command()(settings)
 
 Agent = Annotated[str, typer.Argument(help="The agent's name in config.json5.")]
 Session = Annotated[str, typer.Argument(help="The session's id, as `beige sessions list` shows it.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -43,19 +42,16 @@ def tui(
     from beige.tui.api import Api, check_url
 
     where = check_url(url or _address(home))
-    token = read_token(Path(token_file).expanduser() if token_file else home.keys / "http-token")
-    os.environ.setdefault("ESCDELAY", "50")
+    token = read_token(Path(token_file).expanduser() if token_file else home.http_token)
     from beige.tui.app import BeigeApp
 
     BeigeApp(Api(where, token), where, agent, session).run()
 
 
 def _address(home: Home) -> str:
-    """Where this home's gateway says that it serves."""
-    try:
-        return (home.run / "gateway-http.url").read_text()[:512].strip() or DEFAULT_URL
-    except OSError:
-        return DEFAULT_URL
+    """This home's socket: in a directory that is the user's alone. A port that the gateway has left could
+    be taken by another user of the machine, who would be shown the token."""
+    return f"unix://{home.http_socket}" if home.http_socket.exists() else DEFAULT_URL
 
 
 def read_token(path: Path) -> str:

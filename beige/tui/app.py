@@ -176,7 +176,8 @@ class BeigeApp(App[None]):
             self.do(self._cancel())
 
     async def _cancel(self) -> None:
-        await self.say(await self.turns.cancel())
+        if text := await self.turns.cancel():
+            await self.say(text)
 
     def action_interrupt(self) -> None:
         """Ctrl-C copies what is selected; else the second one in a row leaves."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Collapsible, Static
 
@@ -17,7 +18,8 @@ SHOWN = 50_000
 """Characters of a text that are shown."""
 OUTPUT, OUTPUT_LINES = 16_000, 300
 """What is shown of a command's output: its end."""
-TITLE = 200
+TITLE, FRAME, LEAST_CALL = 300, 12, 20
+"""Cells of a title at most; what stands around it; what is always left for the call itself."""
 
 
 class Note(Static):
@@ -64,11 +66,13 @@ class ToolCall(Folded):
     def __init__(self, event: TurnEvent, *, folded: bool) -> None:
         self._call = f"{event.tool or 'tool'} {summary(event.tool, event.args)}".strip()
         self._args, self._output, self._state = _arguments(event.args), "", "running"
-        self._since = time.monotonic()
+        self._since, self._width = time.monotonic(), 80
         self.over = False
         super().__init__(self._line(), folded=folded, classes="tool running")
 
     def on_mount(self) -> None:
+        self._width = self.app.size.width
+        self.rename(self._line())
         self._refresh()
 
     def tick(self) -> None:
@@ -104,7 +108,10 @@ class ToolCall(Folded):
         self.add_class(kind)
 
     def _line(self) -> str:
-        return f"{one_line(self._call, 100)} — {one_line(self._state, 120)}"
+        """On one line of the terminal: how it ended matters more than all of the command."""
+        width = self._width - FRAME
+        state = one_line(self._state, max(width - LEAST_CALL, 10))
+        return f"{one_line(self._call, max(width - cell_len(state), LEAST_CALL))} — {state}"
 
     def on_collapsible_expanded(self) -> None:
         self._refresh()

@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 ALIASES = {"v": "verbose", "q": "quit", "exit": "quit", "?": "help"}
 KEYS = {
     "Enter": "send",
-    "Ctrl-J, Alt-Enter": "new line",
+    "Ctrl-J, \\ Enter": "new line",
     "Up, Down": "history, at the first and last line",
     "Esc": "cancel the turn",
     "Ctrl-C": "copy what is selected, else twice: leave",

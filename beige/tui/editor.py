@@ -31,7 +31,6 @@ class Editor(TextArea):
         act = {
             "enter": self._send,
             "ctrl+j": self._new_line,
-            "alt+enter": self._new_line,
             "shift+enter": self._new_line,
             "up": self._older,
             "down": self._newer,
@@ -53,6 +52,11 @@ class Editor(TextArea):
         self.insert(clean(text, max(room, 0)))
 
     def _send(self) -> bool:
+        """A backslash before the cursor asks for a new line, for terminals that know no Ctrl-J."""
+        row, column = self.cursor_location
+        if self.document[row][:column].endswith("\\"):
+            self.replace("\n", (row, column - 1), (row, column))
+            return True
         text = self.text
         if text.strip():
             self.past.add(text)

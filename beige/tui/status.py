@@ -94,7 +94,7 @@ class Status:
             (one_line(self.model, 48) + self._fallback(), 6),
             (self._context(), 5),
             (self._tokens(), 3),
-            (f"${self.cost:.4f}" if self.cost is not None else "", 4),
+            (f"${self.cost:.4f}" if self.cost else "", 4),
             (f"{self.queued} queued" if self.queued else "", 7),
             (one_line(self.session, 40), 2),
         ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 
@@ -46,15 +47,15 @@ class Turns:
             self._waiting.append(text)
             self._count()
         else:
-            self._task = asyncio.create_task(self._all(text), name="turns")
+            self._task = asyncio.create_task(self._safely(self._all(text)), name="turns")
 
     def adopt(self) -> None:
         """Watch the turn that is running in this session already."""
-        self._task = asyncio.create_task(self._adopted(), name="turns")
+        self._task = asyncio.create_task(self._safely(self._adopted()), name="turns")
 
     async def cancel(self) -> str:
-        """What came of it, in words. Prompts that wait here are dropped."""
-        dropped = f"; {len(self._waiting)} waiting prompts dropped" if self._waiting else ""
+        """What is to be said besides the turn's own end. Prompts that wait here are dropped."""
+        dropped = f"{len(self._waiting)} waiting prompts dropped" if self._waiting else ""
         self._waiting.clear()
         self._count()
         if not self.running:
@@ -63,8 +64,8 @@ class Turns:
             await self._api.cancel(self._status.agent, self._status.session)
         except Away:
             await self.leave()
-            return "the gateway is away: this turn is no longer watched" + dropped
-        return "cancelled" + dropped
+            return f"the gateway is away: this turn is no longer watched; {dropped}".rstrip("; ")
+        return dropped
 
     async def leave(self) -> None:
         self._waiting.clear()
@@ -77,6 +78,14 @@ class Turns:
     def _count(self) -> None:
         self._status.queued = len(self._waiting)
         self._changed()
+
+    async def _safely(self, turns: Coroutine[Any, Any, None]) -> None:
+        """A fault of this client is said, and costs no more than the view of a turn."""
+        try:
+            await turns
+        except Exception as error:
+            text = f"this client failed ({type(error).__name__}: {error}); /resume shows the session"
+            await self._transcript.note(text, "error")
 
     async def _all(self, text: str) -> None:
         while True:
@@ -185,5 +194,5 @@ def failure(error: Exception) -> str:
         maybe = " (it may have been executed)" if error.executed == "maybe" else ""
         return f"{error.message}{maybe}"
     if isinstance(error, Away):
-        return f"no connection to the gateway: {error}"
+        return f"no connection to the gateway ({error}); Up brings back what was not sent"
     return str(error)

@@ -2,17 +2,22 @@
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from beige.errors import Denied, Malformed, NotFound
 from beige.messages.llm import PromptRequest
 from beige.messages.session_settings import SessionSettings, SettingsRequest
+from beige.supervisor.environment import minimal
 from beige.testing import House, short_home
 from tests.processes.llm_stage import Stage, texts
-from tests.simulator.replies import reply
+from tests.simulator.replies import Tool, reply
 from tests.simulator.server import Simulator
 
+PLAIN = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 CLAUDE, GLM = "anthropic/claude-haiku-4-5", "zai/glm-5"
 
 
@@ -168,3 +173,39 @@ def test_only_operators_change_settings(stage):
 
     with pytest.raises(Denied):
         asyncio.run(as_bridge())
+
+
+def beige(stage, *arguments):
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "beige.cli", *arguments],
+        env=minimal(stage.home, PLAIN), cwd="/", capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_command_line_shows_and_changes_them(stage):
+    done = beige(stage, "sessions", "settings", "pair", "cli", f"model={GLM}", "verbose=off")
+    assert done.returncode == 0, done.stderr
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["SETTING", "VALUE", "FROM"],
+        ["verbose", "off", "session"],
+        ["streaming", "on", "system"],
+        ["model", GLM, "session"],
+        ["thinkingLevel", "off", "system"],
+    ]
+    done = beige(stage, "sessions", "settings", "pair", "cli", "--unset", "model", "--json")
+    assert json.loads(done.stdout)["settings"]["model"] == {"value": CLAUDE, "layer": "system"}
+    done = beige(stage, "sessions", "settings", "pair", "cli", "model=zai/other")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{CLAUDE}, {GLM}" in done.stderr
+
+
+def test_a_prompt_is_shown_as_its_session_wants_it(stage):
+    stage.simulator.answer(
+        *[reply("Look.", Tool("exec", {"command": "echo tool-output"})), reply("Done.")] * 2
+    )
+    done = beige(stage, "prompt", "pair", "go", "--session", "shown")
+    assert (done.stdout, "> exec echo" in done.stderr) == ("Look.\nDone.\n", True)
+    settings(stage, session="shown", set=SessionSettings(verbose=False, streaming=False))
+    done = beige(stage, "prompt", "pair", "go", "--session", "shown")
+    assert (done.stdout, "tool-output" in done.stderr) == ("Look.\nDone.\n", False)
+    assert "1 tool call" in done.stderr

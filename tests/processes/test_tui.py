@@ -269,7 +269,7 @@ def test_many_lines_history_and_keys(stage):
     async def steps(user):
         await user.ready()
         editor = user.app.editor
-        await user.press("a", "ctrl+j", "b")
+        await user.press("a", "backslash", "enter", "x", "backspace", "backspace", "ctrl+j", "b")
         assert editor.text == "a\nb"
         await user.press("enter")
         await user.sees("scripted model")
@@ -371,6 +371,11 @@ def test_a_restarted_gateway_is_noticed_while_nothing_runs(stage):
     async def steps(user):
         await user.ready()
         assert stage.house.stop("gateway") == 0
+        await user.says("lost on the way")
+        await user.sees("Up brings back what was not sent")
+        await user.press("up")
+        assert user.app.editor.text == "lost on the way"
+        user.app.editor.text = ""
         await user.sees("the gateway is away")
         await user.sees("offline")
         stage.start(["gateway"])

@@ -36,6 +36,7 @@ def test_help_imports_no_library_of_a_service(home: Home) -> None:
         "import sys\nfrom beige.cli import main\nsys.argv = ['beige', '--help']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "heavy = {'pydantic', 'zmq', 'msgspec', 'docker', 'anthropic', 'openai', 'rich', 'supervisor'}\n"
+        "heavy |= {'textual', 'httpx'}\n"
         "print('HEAVY', sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run(

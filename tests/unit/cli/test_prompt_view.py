@@ -90,3 +90,33 @@ def test_the_latest_session_is_the_one_written_last(home: Home) -> None:
         (directory / f"{name}.jsonl").write_text("")
         os.utime(directory / f"{name}.jsonl", (1000 - age, 1000 - age))
     assert latest_session(home, "a") == "new"
+
+
+def shown(**wanted: bool) -> tuple[str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    view = TextView(Writer(out), Writer(err), **wanted)
+    for event in TURN:
+        view.event(event)
+    view.result(RESULT)
+    return out.getvalue(), err.getvalue()
+
+
+def test_a_session_that_is_not_verbose_shows_no_tool_call() -> None:
+    out, err = shown(verbose=False)
+    assert out == "I look.Done.\n"
+    assert err.splitlines() == [
+        "[scripted model]",
+        "[p/m, a script and no language model; 2 tool calls; session s1]",
+    ]
+
+
+def test_without_streaming_an_answer_is_shown_when_it_is_complete_and_a_void_one_never() -> None:
+    assert shown(streaming=False)[0] == "I look.Done.\n"
+    out = io.StringIO()
+    view = TextView(Writer(out), Writer(io.StringIO()), streaming=False)
+    view.event(PromptEvent("text_delta", text="half an"))
+    view.event(PromptEvent("model_fallback", text="it broke off", model="b"))
+    view.event(PromptEvent("text_delta", text="Whole."))
+    assert out.getvalue() == ""
+    view.event(PromptEvent("message_end", model="b"))
+    assert out.getvalue() == "Whole.\n"
