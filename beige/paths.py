@@ -130,6 +130,11 @@ class Home:
         return self.keys / "http-token"
 
     @property
+    def openai_conversations(self) -> Path:
+        """Which session a conversation of an OpenAI client is: digests, kept by the gateway."""
+        return self.data / "openai-conversations.sqlite3"
+
+    @property
     def http_socket(self) -> Path:
         """Where the gateway serves HTTP beside its TCP address."""
         return self.run / "gateway-http.sock"

@@ -10,8 +10,9 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from beige.errors import BeigeError, TooLarge
-from services.gateway import access
-from services.gateway.errors import HttpError, encoded, headers_of, internal, status_of
+from services.gateway import access, errors
+from services.gateway.errors import HttpError, internal, status_of
+from services.gateway.openai import errors as openai_errors
 from services.gateway.tokens import Tokens
 
 PUBLIC = frozenset({"/api/health"})
@@ -77,9 +78,10 @@ class Answer:
         await self.send({"type": "http.response.start", "status": 204, "headers": list(PREFLIGHT)})
         await self.send({"type": "http.response.body"})
 
-    async def error(self, error: BeigeError | HttpError) -> None:
-        body = encoded(error)
-        told = [(name.encode(), value.encode()) for name, value in headers_of(error).items()]
+    async def error(self, error: BeigeError | HttpError, path: str) -> None:
+        form = openai_errors if path.startswith(openai_errors.PREFIX) else errors
+        body = form.encoded(error)
+        told = [(name.encode(), value.encode()) for name, value in form.headers_of(error).items()]
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *told]
         await self.send({"type": "http.response.start", "status": status_of(error), "headers": headers})
         await self.send({"type": "http.response.body", "body": body})
@@ -104,10 +106,10 @@ class Guard:
             else:
                 await self._app(scope, body.receive, answer.send)
         except (BeigeError, HttpError) as error:
-            await self._refuse(answer, error)
+            await self._refuse(answer, error, scope["path"])
         except Exception:
             log.exception("a request failed")
-            await self._refuse(answer, internal())
+            await self._refuse(answer, internal(), scope["path"])
         finally:
             _write_down(scope, answer.status, time.monotonic() - started)
 
@@ -123,10 +125,10 @@ class Guard:
         if length and int(length) > self._max_body:
             raise TooLarge(f"the request's body has {length} bytes; the limit is {self._max_body}")
 
-    async def _refuse(self, answer: Answer, error: BeigeError | HttpError) -> None:
+    async def _refuse(self, answer: Answer, error: BeigeError | HttpError, path: str) -> None:
         if answer.status:
             raise error  # the response has begun: only its end can say that it is not whole
-        await answer.error(error)
+        await answer.error(error, path)
 
 
 def _is_preflight(scope: Scope) -> bool:

@@ -61,6 +61,8 @@ class Job:
         self.agent, self.session = agent, session
         self.result: PromptResult | None = None
         self.error: BeigeError | None = None
+        self.accepted = False
+        """The prompt is on disk, and its turn has begun."""
         self.cancel: Callable[[], object] = lambda: None
         """Ends it; set by who runs it."""
         self._kept, self._size = kept, 0
@@ -73,6 +75,7 @@ class Job:
         return self.result is not None or self.error is not None
 
     def event(self, event: PromptEvent) -> None:
+        self.accepted |= event.kind == "accepted"
         self._add(event.kind, msgspec.json.encode(event))
 
     def end(self, end: PromptResult | BeigeError) -> None:

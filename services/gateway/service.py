@@ -18,6 +18,8 @@ from beige.process import Context
 from services.gateway.access import door
 from services.gateway.api import no_such_path, routes
 from services.gateway.guard import Guard
+from services.gateway.openai import routes as openai_routes
+from services.gateway.openai.turns import Turns
 from services.gateway.openapi import document
 from services.gateway.prompts import Prompts
 from services.gateway.routes import ENDPOINTS
@@ -32,8 +34,9 @@ class Gateway:
         self.home, self.config, self.bus = home, config, bus
         self.tokens = Tokens(home)
         self.prompts = Prompts(bus)
+        self.openai = Turns(home.openai_conversations)
         self.openapi = msgspec.json.encode(document(ENDPOINTS, __version__))
-        self.since = time.monotonic()
+        self.since, self.started = time.monotonic(), int(time.time())
         self.servers = Servers(home, config.gateway, self._app())
         self._stop = stop
 
@@ -47,7 +50,8 @@ class Gateway:
 
     def _app(self) -> ASGIApp:
         settings = self.config.gateway
-        router = Router(routes(self, ENDPOINTS), redirect_slashes=False, default=no_such_path)
+        endpoints = (*ENDPOINTS, *openai_routes.ENDPOINTS)
+        router = Router(routes(self, endpoints), redirect_slashes=False, default=no_such_path)
         return Guard(router, door(settings), self.tokens, settings.max_body, settings.read_timeout_s)
 
 
@@ -64,4 +68,5 @@ async def main(context: Context) -> None:
         await gateway.prompts.stop()
         await gateway.servers.stop()
     finally:
+        await gateway.openai.close()
         await bus.close()

@@ -1,0 +1,162 @@
+"""Runs a request as a turn of the session that it belongs to, and remembers where the conversation stands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from beige.errors import BeigeError, NotFound
+from beige.messages.base import AgentRef
+from beige.messages.llm import ForkRequest, PromptRequest, SessionInfo
+from beige.messages.session_settings import SessionSettings
+from services.gateway.api import Call
+from services.gateway.jobs import Job
+from services.gateway.openai import recognise
+from services.gateway.openai.errors import Refused
+from services.gateway.openai.recognise import Place, Plan
+from services.gateway.openai.remembered import Remembered
+from services.gateway.openai.requests import Asked, Said
+from services.gateway.prompts import new_session
+
+log = logging.getLogger("gateway")
+MAX_PROMPT = 512 * 1024
+"""Characters of one prompt (`PromptRequest.text`)."""
+
+
+@dataclass
+class Turn:
+    """A turn that runs, and what is to be remembered of it."""
+
+    job: Job
+    asked: Asked
+    id: str
+    """The response's."""
+    place: Place
+    """Where the conversation will stand after it."""
+    names: Sequence[bytes]
+    """Digests that will lead to this place, whatever comes of the turn."""
+    root: bytes
+    delivered: bool = field(default=False)
+    """The whole answer is on its way to the client."""
+
+
+class Turns:
+    def __init__(self, path: Path) -> None:
+        self._remembered = Remembered(path)
+        self._busy: set[tuple[str, str]] = set()
+        """(agent, session) of each turn that is under way here."""
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def start(self, call: Call, asked: Asked, response: str) -> Turn:
+        """Begin the turn. `call` has the agent, and the session if the client names one of the API's;
+        `response` is the answer's id. Refused, or an error of the bus."""
+        root = recognise.owner(call.token.digest, call.agent)
+        if asked.previous:
+            session, plan, names = await self._after_response(call, asked, root)
+        elif call.session or asked.key:
+            session, plan, names = await self._in_named(call, asked, root)
+        else:
+            session, plan, names = await self._by_history(call, asked, root)
+        told = recognise.instructions(asked.system)
+        text = recognise.prompt(plan, asked.system if not plan.place or plan.place.system != told else "")
+        if len(text) > MAX_PROMPT:
+            raise Refused(f"the new messages have more than {MAX_PROMPT} characters", "messages",
+                          "string_above_max_length")  # fmt: skip
+        request = PromptRequest(text, settings=SessionSettings(thinking_level=asked.thinking))
+        job = call.gateway.prompts.start(call.agent, session, request)
+        self._busy.add((job.agent, job.session))
+        turns = plan.place.turns if plan.place else 0
+        system = told or (plan.place.system if plan.place else b"")
+        return Turn(job, asked, response, Place(job.session, turns + 1, system), names, root)
+
+    async def delivered(self, turn: Turn, text: str) -> None:
+        """The whole answer is about to be sent: the client's next request holds it, or the response's id."""
+        said = (*turn.asked.said, Said("assistant", text))
+        keys = [recognise.chain(turn.root, said)[-1], recognise.named(turn.root, "response", turn.id)]
+        await self._remembered.keep(dict.fromkeys([*keys, *turn.names], turn.place))
+        turn.delivered = True
+
+    def left(self, turn: Turn) -> None:
+        """The client has its answer, or has gone: then the turn ends, and can be gone on from."""
+        task = asyncio.get_running_loop().create_task(self._leave(turn), name=f"left {turn.job.id}")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await self._remembered.close()
+
+    async def _leave(self, turn: Turn) -> None:
+        if not turn.job.done:
+            turn.job.cancel()
+        try:
+            await turn.job.ended()
+        except BeigeError as error:
+            log.debug("a turn of an OpenAI client ended: %s", error)
+        finally:
+            self._busy.discard((turn.job.agent, turn.job.session))
+        if not turn.delivered and turn.job.accepted:
+            keys = [recognise.chain(turn.root, turn.asked.said)[-1], *turn.names]
+            await self._remembered.keep(dict.fromkeys(keys, replace(turn.place, cut=True)))
+
+    # --- which session -------------------------------------------------------------------------------
+
+    async def _by_history(self, call: Call, asked: Asked, root: bytes) -> tuple[str, Plan, list[bytes]]:
+        keys = recognise.chain(root, asked.said)
+        known = await self._remembered.find(keys)
+        plan = recognise.plan(asked.said, [known.get(key) for key in keys])
+        if plan.place is None:
+            return new_session(), plan, []
+        try:
+            session = await self._go_on(call, plan.place)
+        except NotFound:  # the session was removed: what the client knows of it is all there is
+            plan = recognise.plan(asked.said, [None] * len(keys))
+            return new_session(), plan, []
+        return session, plan, []
+
+    async def _after_response(self, call: Call, asked: Asked, root: bytes) -> tuple[str, Plan, list[bytes]]:
+        key = recognise.named(root, "response", asked.previous)
+        place = (await self._remembered.find([key])).get(key)
+        missing = Refused(f"previous_response_id: there is no response {asked.previous[:80]!r}",
+                          "previous_response_id", "previous_response_not_found")  # fmt: skip
+        if place is None:
+            raise missing
+        try:
+            session = await self._go_on(call, place)
+        except NotFound:
+            raise missing from None
+        return session, replace(recognise.plan(asked.said, [None] * len(asked.said)), place=place), []
+
+    async def _in_named(self, call: Call, asked: Asked, root: bytes) -> tuple[str, Plan, list[bytes]]:
+        """A session that the client names: one of the API's, or the one of its own key, which is made from
+        the token, so that no two tokens share one by choosing the same word."""
+        session = call.session or f"openai-{recognise.named(root, 'key', asked.key).hex()[:32]}"
+        name = recognise.named(root, "session", session)
+        place = (await self._remembered.find([name])).get(name) or Place(session, 0)
+        unknown = recognise.plan(asked.said, [None] * len(asked.said))
+        if turns := await _turns(call, session):
+            return session, Plan(replace(place, turns=turns), (), unknown.fresh), [name]
+        return session, unknown, [name]
+
+    async def _go_on(self, call: Call, place: Place) -> str:
+        """The session to go on in: the place's own, or a fork of it if it has gone on since, or goes on
+        now. NotFound if it is gone."""
+        there = replace(call, session=place.session)
+        info: SessionInfo = await there.bus("llm.session", AgentRef())
+        if info.prompts < place.turns:  # another session of that name
+            raise NotFound(f"session {place.session!r} is another one now")
+        if info.prompts == place.turns and (call.agent, place.session) not in self._busy:
+            return place.session
+        fork: SessionInfo = await there.bus("llm.fork", ForkRequest(new_session(), place.turns))
+        return fork.session
+
+
+async def _turns(call: Call, session: str) -> int:
+    try:
+        info: SessionInfo = await replace(call, session=session).bus("llm.session", AgentRef())
+    except NotFound:
+        return 0
+    return info.prompts
