@@ -66,9 +66,9 @@ class Internet:
         self._names[name] = list(answers)
         self._write()
 
-    def site(self, name: str, handler: Handler, *, tls: bool = False) -> Site:
+    def site(self, name: str, handler: Handler, *, tls: bool = False, port: int = 0) -> Site:
         """A server; with `tls`, one whose certificate of this internet's CA is for `name`."""
-        listener = socket.create_server((ADDRESS, 0), backlog=256)
+        listener = socket.create_server((ADDRESS, port), backlog=256)
         self._listeners.append(listener)
         self.name(name, [ADDRESS])
         site = Site(name, listener.getsockname()[1])
@@ -201,6 +201,7 @@ class Town:
         self.home = stack.enter_context(short_home())
         self.internet = stack.enter_context(Internet(self.home))
         self.house = House(self.home)
+        self._clients: list[ProxyClient] = []
 
     def up(self, *allow: str, more: str = "") -> None:
         doors = {
@@ -218,7 +219,22 @@ class Town:
         self.house.start("bridge")
 
     def client(self, agent: str = "travel") -> ProxyClient:
-        return self._stack.enter_context(ProxyClient(self.home.egress_socket(agent)))
+        client = self._stack.enter_context(ProxyClient(self.home.egress_socket(agent)))
+        self._clients.append(client)
+        return client
+
+    def hang_up(self) -> None:
+        """Close every client, and wait until the record of each connection is closed too."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        self._until(lambda: not self._open(), "connections stayed open")
+
+    def _open(self) -> set[str]:
+        records = self.records()
+        return {r.id for r in records if r.phase == "started"} - {
+            r.id for r in records if r.phase == "finished"
+        }
 
     def records(self) -> list[auditlog.Record]:
         """Of egress, oldest first. A denial and a plain request are complete when they are answered."""
@@ -227,10 +243,14 @@ class Town:
 
     def recorded(self, count: int) -> list[auditlog.Record]:
         """The records, once there are `count`: of a tunnel the end is written when both sides let go."""
-        pause = threading.Event()
-        end = time.monotonic() + PATIENCE_S
-        while len(self.records()) < count and time.monotonic() < end:
-            pause.wait(0.02)
+        self._until(lambda: len(self.records()) >= count, f"no {count} records")
         records = self.records()
         assert len(records) == count, records
         return records
+
+    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+        pause = threading.Event()
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end, otherwise
+            pause.wait(0.02)
