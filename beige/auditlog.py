@@ -17,6 +17,8 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
+from beige.unseen import escape_json
+
 MAX_LINE = 64 * 1024
 """Bytes of one line with its newline. Longer ones (not ours) are skipped by readers."""
 _BLOCK = 256 * 1024
@@ -71,23 +73,16 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
 
 
 _decode = msgspec.json.Decoder(Record)
-_SPOOFING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 
 
 def encode_line(record: Record) -> bytes:
     """The record's line. Pure: whatever the strings hold, it is one line of JSON.
 
-    C1 controls, line separators and bidi overrides are escaped too, which JSON doesn't ask for:
-    an agent could otherwise rewrite what an operator sees of the log in a terminal
+    C1 controls, line separators, bidi overrides and unseen characters are escaped too, which JSON doesn't ask
+    for: an agent could otherwise rewrite what an operator sees of the log in a terminal
     (`test_line_holds_no_terminal_controls`).
     """
     return escape_json(msgspec.json.encode(record)) + b"\n"
-
-
-def escape_json(encoded: bytes) -> bytes:
-    if encoded.isascii() and b"\x7f" not in encoded:
-        return encoded
-    return _SPOOFING.sub(lambda match: f"\\u{ord(match[0]):04x}", encoded.decode()).encode()
 
 
 def decode_line(line: bytes) -> Record | None:

@@ -99,7 +99,10 @@ def new_app(**options: Any) -> typer.Typer:
 
 
 def fail(error: BeigeError, code: int) -> None:
-    lines = str(error).splitlines() or [type(error).__name__]
+    from beige.cli.terminal import safe
+
+    # A message may repeat what an agent said: a path, a tool's words.
+    lines = safe(str(error)).splitlines() or [type(error).__name__]
     first = (
         f"{len(lines)} problems in the configuration:"
         if len(lines) > 1 and code == EXIT_CONFIG

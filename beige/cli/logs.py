@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from beige.cli.printable import printable
 from beige.errors import NotFound
 from beige.paths import Home
 
@@ -100,7 +101,9 @@ def pretty(name: str, line: str) -> str:
     for noise in ("service", "logger"):
         fields.pop(noise, None)
     more = "".join(f" {key}={value}" for key, value in fields.items())
-    return f"{stamp} {level:<7} {name:<10} {message}{more}" + (f"\n{trace}" if trace else "")
+    # One line, so that what an agent said can't look like a line of its own.
+    text = printable(f"{message}{more}")
+    return f"{stamp} {level:<7} {name:<10} {text}" + (f"\n{trace}" if trace else "")
 
 
 def followed(files: list[Path]) -> Iterator[tuple[str, str]]:

@@ -82,14 +82,18 @@ class JsonView:
     """Events as they are, one per line; the last line is the result."""
 
     def event(self, event: PromptEvent) -> None:
-        import msgspec
-
-        print(msgspec.json.encode({"type": "event", **msgspec.to_builtins(event)}).decode(), flush=True)
+        self._line("event", event)
 
     def result(self, result: PromptResult) -> None:
+        self._line("result", result)
+
+    def _line(self, kind: str, body: PromptEvent | PromptResult) -> None:
         import msgspec
 
-        print(msgspec.json.encode({"type": "result", **msgspec.to_builtins(result)}).decode(), flush=True)
+        from beige.unseen import escape_json
+
+        line = msgspec.json.encode({"type": kind, **msgspec.to_builtins(body)})
+        print(escape_json(line).decode(), flush=True)
 
 
 class TextView:

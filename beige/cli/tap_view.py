@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from beige.auditlog import escape_json
 from beige.cli.printable import printable
 from beige.tapevent import TapEvent
+from beige.unseen import escape_json
 
 
 @dataclass(frozen=True)

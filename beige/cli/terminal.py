@@ -9,11 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    r"\ud800-\udfff\U000e0000-\U000e007f]"
-)
-"""C0 but newline and tab, C1, bidi controls, separators of lines, invisible characters, surrogates, tags."""
+from beige.unseen import UNSEEN, escape_json
+
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{UNSEEN}]")
+"""C0 but newline and tab, C1, and what is not seen."""
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
@@ -89,10 +88,8 @@ class Progress:
 
 def emit(value: Any) -> None:
     """One JSON document on stdout: indented for people, one line for pipes."""
-    print(
-        json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False, default=str),
-        flush=True,
-    )
+    text = json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False, default=str)
+    print(escape_json(text.encode("utf-8", "replace")).decode(), flush=True)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

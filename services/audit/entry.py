@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from beige.auditlog import Record, escape_json
+from beige.auditlog import Record
 from beige.destinations import Destination
 from beige.errors import Malformed
 from beige.messages import GOVERNED, METHODS
@@ -20,6 +20,7 @@ from beige.messages.policy import LeaseRequest
 from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
 from beige.messages.tools import ToolCall
 from beige.money import COUNTED, usd
+from beige.unseen import escape_json
 from beige.wire import DECODE_ERRORS, Header, ModelUse, Outcome
 
 ARGS_LIMIT = 32 * 1024
