@@ -23,7 +23,7 @@ from services.llm.conversation import Assistant, Message
 from services.llm.events import MessageDone, ModelEvent, MovedOn
 from services.llm.fallback import PAUSES_S, Choice, Pool, Round
 from services.llm.leases import Cooling
-from services.llm.providers.base import ModelRequest, Provider
+from services.llm.providers.base import ModelRequest, Provider, unique_ids
 from services.llm.providers.failures import ModelError
 from services.llm.tools import SPECS, ToolSpec
 from services.llm.windows import Limits, limits
@@ -178,7 +178,9 @@ class TurnModels:
                     async for event in events:
                         written += estimate.event_size(event)
                         if isinstance(event, MessageDone):
-                            done = MessageDone(self._models.priced(index, event.message))
+                            done = MessageDone(
+                                self._models.priced(index, unique_ids(event.message, conversation))
+                            )
                         else:
                             yield event
                 if done is None:

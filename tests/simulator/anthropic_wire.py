@@ -90,6 +90,9 @@ def problem(body: dict[str, Any]) -> str:
         return "`max_tokens` must be greater than `thinking.budget_tokens`"
     if (marks := json.dumps(body).count('"cache_control"')) > 4:
         return f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."
+    ids = re.findall(r'"type": "tool_use", "id": "([^"]*)"', json.dumps(body["messages"]))
+    if len(ids) != len(set(ids)):
+        return "messages: `tool_use` ids must be unique"
     messages = body["messages"]
     if not messages or messages[0]["role"] != "user":
         return 'messages: first message must use the "user" role'

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from services.llm.conversation import Message, ToolCall
+from services.llm.conversation import Assistant, Block, Message, ToolCall
 from services.llm.events import ModelEvent
 from services.llm.tools import ToolSpec
 
@@ -107,7 +107,7 @@ _object = msgspec.json.Decoder(dict[str, Any]).decode
 def tool_call(tool_id: str, name: str, raw: str) -> ToolCall:
     """A call as the model made it. Its pieces are foreign text: `raw` arguments that are no JSON
     object are kept in `invalid`, so that the model can be told; a missing id is made up."""
-    tool_id = clean(tool_id)[:_MAX_ID] or f"call_{secrets.token_hex(8)}"
+    tool_id = clean(tool_id)[:_MAX_ID] or _made_up()
     name = clean(name)[:_MAX_ID] or "(unnamed)"
     if not raw.strip():
         return ToolCall(tool_id, name)
@@ -115,6 +115,25 @@ def tool_call(tool_id: str, name: str, raw: str) -> ToolCall:
         return ToolCall(tool_id, name, _object(raw))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return ToolCall(tool_id, name, invalid=clean(raw))
+
+
+def unique_ids(message: Assistant, conversation: Sequence[Message]) -> Assistant:
+    """`message` with new ids for calls whose id was used before: small servers number the calls of each
+    answer from 0, and APIs refuse a conversation in which two calls have the same one."""
+    told = [call for said in conversation if isinstance(said, Assistant) for call in said.tool_calls]
+    taken = {wire_id(call.id) for call in told}
+    content: list[Block] = []
+    for block in message.content:
+        if isinstance(block, ToolCall):
+            if wire_id(block.id) in taken:
+                block = msgspec.structs.replace(block, id=_made_up())
+            taken.add(wire_id(block.id))
+        content.append(block)
+    return msgspec.structs.replace(message, content=content)
+
+
+def _made_up() -> str:
+    return f"call_{secrets.token_hex(8)}"
 
 
 def arguments(told: object) -> str:

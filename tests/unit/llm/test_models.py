@@ -13,7 +13,7 @@ from services.llm.models import Models
 from services.llm.providers.anthropic_messages import AnthropicMessages
 from services.llm.providers.failures import ModelError
 from services.llm.providers.openai_completions import OpenAICompletions
-from tests.simulator.replies import Fault, Refusal, Silence, reply
+from tests.simulator.replies import Fault, Refusal, Silence, Tool, reply
 
 KEY = "sk-0123456789abcdef"
 CLAUDE, GLM = "a/claude-haiku-4-5", "z/glm-5"
@@ -152,6 +152,15 @@ def test_a_limited_model_is_not_asked_twice_for_one_answer(simulator):
     assert [request.body["model"] for request in simulator.requests] == ["claude-haiku-4-5", *["glm-5"] * 3]
     assert raised.value.kind == "exhausted"
     assert f"{CLAUDE}: rate limited (429)" in str(raised.value) and "(3 times)" in str(raised.value)
+
+
+def test_a_call_whose_id_was_used_before_gets_another_one(simulator):
+    twice = reply(Tool("exec", {"command": "a"}, id="call_0"), Tool("exec", {"command": "b"}, id="call_0"))
+    simulator.answer(twice)
+    events, _ = play(simulator)
+    first, second = events[-1].message.tool_calls
+    assert first.id == "call_0" and second.id.startswith("call_") and second.id != first.id
+    assert (first.args, second.args) == ({"command": "a"}, {"command": "b"})
 
 
 def test_failures_in_a_row_are_counted_over_the_answers_of_a_prompt(simulator):
