@@ -57,7 +57,7 @@ class House:
         with log:
             process = subprocess.Popen(
                 list(command) or [sys.executable, "-P", "-m", module],
-                env=self._env(instance or "0") | (env or {}),
+                env=self.environment(instance or "0") | (env or {}),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -67,7 +67,8 @@ class House:
         self._wait_ready(name, process)
         return process
 
-    def _env(self, instance: str) -> dict[str, str]:
+    def environment(self, instance: str) -> dict[str, str]:
+        """What a process of this house is started with."""
         root = Path(__file__).resolve().parents[2]
         return {
             "PATH": os.environ.get("PATH", ""),

@@ -10,13 +10,14 @@ from beige.bus import Bus, Request
 from beige.bus.serving import Handler
 from beige.config import AgentConfig, Config, load
 from beige.config.prices import prices_of
-from beige.errors import BeigeError, Cancelled, Failed, NotFound, PeerLost
+from beige.errors import BeigeError, Cancelled, Failed, NotFound
 from beige.messages.base import AgentRef
 from beige.messages.llm import CompactRequest, CompactResult, PromptEvent, PromptRequest, PromptResult
 from beige.messages.session_settings import SessionSettings
 from beige.paths import Home
 from beige.process import Context
 from beige.sessions import check_id
+from services.llm.again import answered_before
 from services.llm.compaction import compacted, context_tokens, plan
 from services.llm.conversation import Context as SessionContext
 from services.llm.conversation import Prompt, TurnEnd
@@ -72,9 +73,8 @@ class Service:
         async with self._sessions.open(request.agent, session_id, notice) as session:
             if any(isinstance(entry, TurnEnd) for entry in session.repaired):
                 await notice("the last turn of this session was interrupted; the conversation goes on")
-            if _began_before(session, request.call_name):
-                raise PeerLost("the process serving this prompt ended in the middle of the turn; the session "
-                               "has what it did, and goes on with the next prompt")  # fmt: skip
+            if (known := answered_before(session.id, session.entries, request.call_name)) is not None:
+                return known
             return await self._turn(request, body, session)
 
     async def compact(self, request: Request, body: CompactRequest) -> CompactResult:
@@ -143,12 +143,6 @@ def _notices(request: Request) -> Waiting:
 def _about(request: Request, session: Session) -> dict[str, str]:
     """For the log."""
     return {"agent": request.agent, "session": session.id, "call": request.call_name}
-
-
-def _began_before(session: Session, call: str) -> bool:
-    """The broker gives a prompt with an idempotency key to another process when its own dies. One that
-    had begun is on disk: it is not run a second time (`tests/processes/test_kill_llm.py`)."""
-    return any(isinstance(entry, Prompt) and entry.call == call for entry in session.entries)
 
 
 async def _agents_md(request: Request, session: Session) -> str:

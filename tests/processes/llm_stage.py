@@ -87,8 +87,8 @@ def two_agents(url):
 
 
 @contextlib.contextmanager
-def new_session_stage():
-    with Simulator() as simulator, short_home() as home:
+def new_session_stage(default=None):
+    with Simulator(default) as simulator, short_home() as home:
         home.config.write_text(json.dumps(two_agents(simulator.url)))
         with House(home) as house:
             yield Stage(house, simulator)

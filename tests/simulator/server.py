@@ -104,6 +104,8 @@ class Simulator:
             tasks.add(task)
             try:
                 await Connection(self, reader, writer).run()
+            except (ConnectionError, h11.RemoteProtocolError):
+                pass  # the client was killed
             finally:
                 tasks.discard(task)
                 writer.close()
