@@ -12,6 +12,7 @@ demo:
 
 test:
 	@$(TEST_SETUP)
+	@scripts/test-needs.sh
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 	@$(MAKE) --no-print-directory check
 

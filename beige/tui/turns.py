@@ -32,6 +32,8 @@ class Turns:
         self._waiting: deque[str] = deque()
         self._task: asyncio.Task[None] | None = None
         self._follower = Follower(api, "", "")
+        self._cut_off = ""
+        """Code of the error that ended the turn: what its open tool calls are said to be."""
 
     @property
     def running(self) -> bool:
@@ -106,16 +108,16 @@ class Turns:
         """One turn until its end; False if it was not begun or is gone."""
         self._status.began()
         self._changed()
-        gone = ""
+        self._cut_off = ""
         try:
             gone = await self._pump(steps)
         except (Away, ApiError, BeigeError, ValueError) as error:
-            gone = ""
-            await self._transcript.note(failure(error), "error")
+            again = "; Up brings the prompt back" if isinstance(error, Away) else ""
+            await self._transcript.note(failure(error) + again, "error")
             return False
         finally:
             self._status.ended()
-            await self._transcript.end_turn("its end was not seen")
+            await self._transcript.end_turn(self._cut_off or "its end was not seen")
             self._changed()
         if gone:
             await self._reload(gone)
@@ -159,7 +161,9 @@ class Turns:
             self._status.connection = "connected"
             await self._transcript.note("connected again; nothing was missed")
         elif step.event == "error":
-            await self._transcript.note(failure(_told(step.data)), "error")
+            error = _told(step.data)
+            self._cut_off = error.code
+            await self._transcript.note(failure(error), "error")
         else:
             result = decode_result(step.data)
             if result.stop_reason not in QUIET_ENDS:
@@ -194,5 +198,5 @@ def failure(error: Exception) -> str:
         maybe = " (it may have been executed)" if error.executed == "maybe" else ""
         return f"{error.message}{maybe}"
     if isinstance(error, Away):
-        return f"no connection to the gateway ({error}); Up brings back what was not sent"
+        return f"no connection to the gateway ({error})"
     return str(error)

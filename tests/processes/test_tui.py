@@ -57,6 +57,7 @@ def test_live_output_then_escape_cancels_the_turn_and_the_command(stage):
         await user.press("escape")
         await user.sees("1 waiting prompts dropped")
         await user.ready()
+        await user.sees("— cancelled")
 
     at_the_terminal(stage, steps, agent="slow")
     (path,) = (stage.home.sessions / "slow").glob("*.jsonl")
@@ -372,7 +373,7 @@ def test_a_restarted_gateway_is_noticed_while_nothing_runs(stage):
         await user.ready()
         assert stage.house.stop("gateway") == 0
         await user.says("lost on the way")
-        await user.sees("Up brings back what was not sent")
+        await user.sees("Up brings the prompt back")
         await user.press("up")
         assert user.app.editor.text == "lost on the way"
         user.app.editor.text = ""
