@@ -24,7 +24,7 @@ WORK = CORE_TOOLS | {"tools.call"}
 GOVERNED = WORK | EGRESS | LEASES
 OPERATED = frozenset({
     *("llm.prompt", "llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
-    "llm.settings", "policy.budget",
+    *("llm.settings", "llm.chat", "policy.budget", "audit.query"),
     *("sandbox.ensure", "sandbox.list", "sandbox.remove", "sandbox.show", "sandbox.verify"),
     "policy.learn",
     *("sandbox.stop", "sandbox.logs"),

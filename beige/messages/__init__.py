@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from beige.messages import bus, egress, llm, policy, sandbox, tools
+from beige.messages import audit, bus, chat, egress, llm, policy, sandbox, tools
 from beige.messages.base import Method
 
 METHODS: dict[str, Method] = {
@@ -18,6 +18,8 @@ METHODS: dict[str, Method] = {
     **tools.METHODS,
     **egress.METHODS,
     **llm.METHODS,
+    **chat.METHODS,
+    **audit.METHODS,
     **policy.METHODS,
     **bus.METHODS,
 }

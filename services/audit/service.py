@@ -8,11 +8,13 @@ import time
 
 from beige import auditlog, wire
 from beige.bus import Bus, HopReply, Request
+from beige.bus.serving import HopHandler
 from beige.config import load
 from beige.keys import read_seal_key
 from beige.process import Context
 from services.audit.journal import Journal
 from services.audit.ledger import rebuild
+from services.audit.query import Desk
 from services.audit.recorder import Recorder
 
 CAPACITY = 1024
@@ -35,7 +37,7 @@ async def main(context: Context) -> None:
         log=context.log,
     )
     bus = Bus(context.home, context.user)
-    _serve(bus, recorder)
+    _serve(bus, recorder, Desk(context.home.audit_log))
     await bus.start()
     context.ready()
     await _tick_until(context.stop, bus, recorder, journal, context.log)
@@ -43,7 +45,7 @@ async def main(context: Context) -> None:
     await journal.close()
 
 
-def _serve(bus: Bus, recorder: Recorder) -> None:
+def _serve(bus: Bus, recorder: Recorder, desk: Desk) -> None:
     async def started(request: Request) -> HopReply:
         return HopReply(receipt=await recorder.started(request.header, request.body))
 
@@ -51,7 +53,8 @@ def _serve(bus: Bus, recorder: Recorder) -> None:
         await recorder.finished(request.header)
         return HopReply()
 
-    bus.serve("audit", capacity=CAPACITY, hops={wire.STARTED: started, wire.FINISHED: finished})
+    hops: dict[int, HopHandler] = {wire.STARTED: started, wire.FINISHED: finished}
+    bus.serve("audit", {"audit.query": desk.query}, capacity=CAPACITY, hops=hops)
     bus.on_session = recorder.close_other_epochs
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from datetime import UTC, datetime
 
 from beige.bus import Bus
 from beige.errors import BeigeError, Cancelled, Failed, Unavailable
 from beige.messages.llm import PromptRequest
-from beige.wire import MAX_TTL_S
+from beige.sessions import new_id, turn_options
 from services.gateway.api import CHANNEL
 from services.gateway.jobs import KEEP_S, Job, Jobs
 
@@ -30,7 +28,7 @@ class Prompts:
         """Ask for a turn; returns at once. Unavailable while the gateway stops, Overloaded."""
         if self._stopping:
             raise Unavailable("the gateway is stopping")
-        job = self.jobs.new(agent, session or new_session())
+        job = self.jobs.new(agent, session or new_id())
         task = asyncio.get_running_loop().create_task(self._run(job, request), name=f"prompt {job.id}")
         job.cancel = task.cancel
         self._tasks.add(task)
@@ -62,16 +60,8 @@ class Prompts:
             asyncio.get_running_loop().call_later(KEEP_S, self.jobs.forget, job)
 
     async def _relay(self, job: Job, request: PromptRequest) -> None:
-        stream = self._bus.open(
-            "llm.prompt", request, agent=job.agent, session=job.session, channel=CHANNEL,
-            key=f"{job.agent}/{job.session}", ttl_s=MAX_TTL_S,
-        )  # fmt: skip
+        stream = self._bus.open("llm.prompt", request, **turn_options(job.agent, job.session, CHANNEL))
         async with stream:
             async for event in stream:
                 job.event(event)
             job.end(await stream.result())
-
-
-def new_session() -> str:
-    """A name for a new session; made here, so that it can be followed before llm has said a word."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"

@@ -18,6 +18,7 @@ from beige.paths import Home
 from beige.process import Context
 from beige.sessions import check_id
 from services.llm.again import answered_before
+from services.llm.chat import Chat
 from services.llm.compaction import compacted, context_tokens, plan
 from services.llm.conversation import Context as SessionContext
 from services.llm.conversation import Prompt, TurnEnd
@@ -53,6 +54,7 @@ class Service:
         self._models = {name: Models(agent, providers, prices) for name, agent in config.agents.items()}
         self._sessions = Sessions(home.sessions)
         self.settings = SettingsDesk(home.sessions, config.agents)
+        self._chat = Chat(config.agents, self._models)
         self._desk = Desk(home, config.agents, self._sessions, self.settings)
 
     @property
@@ -61,6 +63,7 @@ class Service:
             "llm.prompt": self.prompt,
             "llm.compact": self.compact,
             "llm.settings": self.settings.serve,
+            "llm.chat": self._chat.serve,
             **self._desk.handlers,
         }
 

@@ -177,6 +177,8 @@ NEEDS = {
     ("POST", "/api/agents/travel/prompt"): {"prompt"},
     ("POST", "/api/agents/travel/exec"): {"exec"},
     ("POST", RESTART): {"admin"},
+    ("POST", "/api/chat/stream"): {"prompt"},
+    ("GET", "/api/audit"): {"read"},
 }
 
 

@@ -26,9 +26,12 @@ SLOW = """[
 ]"""
 
 
+IMAGE = "beige-sandbox:latest"
+
+
 def config(**gateway):
     def agent(model):
-        return {"model": {"provider": model, "model": "m"}, "tools": [], "sandbox": {"image": "x"}}
+        return {"model": {"provider": model, "model": "m"}, "tools": [], "sandbox": {"image": IMAGE}}
 
     providers = {name: {"api": "scripted", "script": f"{name}.json5"} for name in ("quick", "slow")}
     providers["secret"] = {

@@ -207,6 +207,88 @@ def test_settings_of_a_session_are_changed_and_taken_back(stage):
         assert back["settings"]["verbose"]["layer"] == "system"
 
 
+def test_sessions_are_listed_read_copied_and_removed(stage):
+    base = "/api/agents/travel/sessions"
+    with stage.client() as client:
+        name = client.post(base).json()["session"]
+        assert client.get(f"{base}/{name}").status_code == 404, "it exists with its first prompt"
+        client.post(PROMPT.format("travel"), json={"text": "go", "session": name})
+        assert name in [
+            info["session"] for info in client.get(base, params={"limit": 1000}).json()["sessions"]
+        ]
+        assert client.get(f"{base}/{name}").json()["prompts"] == 1
+        history = client.get(f"{base}/{name}/history").json()
+        assert [entry["type"] for entry in history["entries"]][:2] == ["session", "prompt"]
+        assert history["next"] == len(history["entries"])
+        rest = client.get(f"{base}/{name}/history", params={"after": 2}).json()
+        assert rest["entries"] == history["entries"][2:]
+        copy = client.post(f"{base}/{name}/fork", json={"to": "copy"})
+        assert (copy.status_code, copy.json()["forked_from"]) == (201, name)
+        said = client.post(PROMPT.format("travel"), json={"text": "two", "session": "copy"}).json()
+        assert said["text"] == "You said: two"
+        assert client.delete(f"{base}/copy").status_code == 200
+        assert client.get(f"{base}/copy").status_code == 404
+        assert client.post(f"{base}/{name}/compact", json={}).status_code == 422, "a script can't summarise"
+
+
+def test_cancel_ends_a_prompt_whoever_made_it(stage):
+    with stage.client() as client:
+        begin_slow(stage, client, "to-cancel")
+        done = client.post("/api/agents/slow/sessions/to-cancel/cancel")
+        assert (done.status_code, done.json()) == (200, {"cancelled": 1})
+        last = events_of(client.get("/api/agents/slow/sessions/to-cancel/events"))[-1]
+    assert (last["kind"], last["error"]["code"]) == ("error", "cancelled")
+
+
+def test_the_audit_log_is_asked_through_audit(stage):
+    only = stage.new_token("auditor", ("slow",), ("read",))
+    with stage.client() as client:
+        client.post("/api/agents/travel/exec", json={"tool": "exec", "params": {"command": "echo asked"}})
+        page = client.get("/api/audit", params={"agent": "travel", "tool": "exec", "limit": 1}).json()
+        newest = page["records"][0]
+        assert (newest["agent"], newest["tool"], newest["src"]) == ("travel", "exec", "gateway/0")
+        older = client.get("/api/audit", params={"before": page["before"], "limit": 500}).json()["records"]
+        assert all(record["ts"] < newest["ts"] for record in older)
+    with stage.client(only) as client:
+        assert {record["agent"] for record in client.get("/api/audit").json()["records"]} <= {"slow"}
+        assert client.get("/api/audit", params={"agent": "travel"}).status_code == 403
+
+
+def chat(client, **body):
+    with client.stream("POST", "/api/chat/stream", json={"agent": "travel", **body}) as answer:
+        assert answer.status_code == 200, answer.read()
+        return events_of(answer)
+
+
+def test_one_model_call_for_a_loop_of_the_clients_own(stage):
+    """The script asks for a tool, the client answers it as it likes; nothing is executed here."""
+    before = (stage.work / "effects").read_text()
+    with stage.client() as client:
+        asked = [{"role": "user", "content": "go"}]
+        first = chat(client, messages=asked)
+        assert [event["kind"] for event in first if event["kind"] != "text_delta"] == ["tool_call", "done"]
+        call, done = first[-2], first[-1]
+        assert (call["tool"], call["args"]["path"], done["scripted"]) == ("write", "a.txt", True)
+        calls = [{"id": call["tool_id"], "name": call["tool"], "args": call["args"]}]
+        asked.append({"role": "assistant", "content": done["text"], "tool_calls": calls})
+        asked.append({"role": "tool", "tool_id": call["tool_id"], "content": "done"})
+        second = chat(client, messages=asked)
+        assert second[-2]["tool"] == "exec"
+    assert (stage.work / "effects").read_text() == before
+    assert not list((stage.home.sessions / "travel").glob("*chat*"))
+
+
+def test_a_chat_may_only_use_the_agents_own_models(stage):
+    hello = [{"role": "user", "content": "x"}]
+    with stage.client() as client:
+        (refused,) = chat(client, messages=hello, model="secret/m")
+        assert (refused["kind"], refused["error"]["code"]) == ("error", "malformed")
+        assert chat(client, messages=hello, model="quick/m")[-1]["kind"] == "done", "control"
+        assert client.post("/api/chat/stream", json={"agent": "nobody", "messages": hello}).status_code == 404
+    with stage.client(stage.new_token("not-travel", ("slow",), ("prompt",))) as client:
+        assert client.post("/api/chat/stream", json={"agent": "travel", "messages": hello}).status_code == 403
+
+
 def test_tokens_count_from_the_next_request_on(stage):
     secret = stage.new_token("ci", ("travel",), ("read",))
     with stage.client(secret) as client:
@@ -290,6 +372,7 @@ def test_a_dead_llm_process_ends_its_prompts_in_an_error(own):
     with own.client() as client:
         seen = begin_slow(own, client, "killed")
         own.house.kill("llm")
+        own.start(["llm"])
         with client.stream("GET", "/api/agents/slow/sessions/killed/events",
                            headers={"last-event-id": seen[-1]["id"]}) as answer:  # fmt: skip
             last = events_of(answer)[-1]

@@ -12,6 +12,7 @@ from beige.errors import BeigeError, NotFound
 from beige.messages.base import AgentRef
 from beige.messages.llm import ForkRequest, PromptRequest, SessionInfo
 from beige.messages.session_settings import SessionSettings
+from beige.sessions import new_id
 from services.gateway.api import Call
 from services.gateway.jobs import Job
 from services.gateway.openai import recognise
@@ -19,7 +20,6 @@ from services.gateway.openai.errors import Refused
 from services.gateway.openai.recognise import Place, Plan
 from services.gateway.openai.remembered import Remembered
 from services.gateway.openai.requests import Asked, Said
-from services.gateway.prompts import new_session
 
 log = logging.getLogger("gateway")
 MAX_PROMPT = 512 * 1024
@@ -109,12 +109,12 @@ class Turns:
         known = await self._remembered.find(keys)
         plan = recognise.plan(asked.said, [known.get(key) for key in keys])
         if plan.place is None:
-            return new_session(), plan, []
+            return new_id(), plan, []
         try:
             session = await self._go_on(call, plan.place)
         except NotFound:  # the session was removed: what the client knows of it is all there is
             plan = recognise.plan(asked.said, [None] * len(keys))
-            return new_session(), plan, []
+            return new_id(), plan, []
         return session, plan, []
 
     async def _after_response(self, call: Call, asked: Asked, root: bytes) -> tuple[str, Plan, list[bytes]]:
@@ -150,7 +150,7 @@ class Turns:
             raise NotFound(f"session {place.session!r} is another one now")
         if info.prompts == place.turns and (call.agent, place.session) not in self._busy:
             return place.session
-        fork: SessionInfo = await there.bus("llm.fork", ForkRequest(new_session(), place.turns))
+        fork: SessionInfo = await there.bus("llm.fork", ForkRequest(new_id(), place.turns))
         return fork.session
 
 

@@ -1,5 +1,13 @@
 """Every endpoint of the API, one file per matter."""
 
-from services.gateway.routes import agents, execute, house, prompts, sessions
+from services.gateway.routes import agents, audit, chat, execute, house, prompts, sessions
 
-ENDPOINTS = (*house.ENDPOINTS, *agents.ENDPOINTS, *prompts.ENDPOINTS, *sessions.ENDPOINTS, *execute.ENDPOINTS)
+ENDPOINTS = (
+    *house.ENDPOINTS,
+    *agents.ENDPOINTS,
+    *prompts.ENDPOINTS,
+    *sessions.ENDPOINTS,
+    *execute.ENDPOINTS,
+    *chat.ENDPOINTS,
+    *audit.ENDPOINTS,
+)

@@ -26,14 +26,13 @@ from beige.messages.session_settings import (
     SettingsRequest,
     ThinkingLevel,
 )
+from beige.sessions import new_id, turn_options
 from services.gateway.api import CHANNEL, Call, Endpoint, Shape
-from services.gateway.prompts import new_session
 from services.gateway.routes.prompts import SessionName
 
 HISTORY_BYTES = 4 * 1024 * 1024
 """Most of a history in one answer; `next` says where to go on."""
 ENTRY_BYTES = 32 * 1024 * 1024
-COMPACT_S = 900.0
 
 
 class SessionsQuery(Shape):
@@ -85,7 +84,7 @@ async def listing(call: Call) -> SessionList:
 
 
 async def create(call: Call) -> NewSession:
-    return NewSession(new_session())
+    return NewSession(new_id())
 
 
 async def show(call: Call) -> SessionInfo:
@@ -104,8 +103,10 @@ async def fork(call: Call) -> SessionInfo:
 
 
 async def compact(call: Call) -> CompactResult:
-    request = CompactRequest(call.body.instructions)
-    result: CompactResult = await call.while_connected(call.bus("llm.compact", request, ttl_s=COMPACT_S))
+    """Ends when its client goes away."""
+    options = turn_options(call.agent, call.session, CHANNEL)
+    work = call.gateway.bus.call("llm.compact", CompactRequest(call.body.instructions), **options)
+    result: CompactResult = await call.while_connected(work)
     return result
 
 

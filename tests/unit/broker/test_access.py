@@ -16,7 +16,7 @@ OPERATOR = (messages.GOVERNED - {"egress.connect", "policy.lease"}) | {
     *("sandbox.show", "sandbox.verify", "bus.cancel"),
     *("sandbox.stop", "sandbox.logs"),
     *("llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
-    *("llm.settings", "policy.budget"),
+    *("llm.settings", "policy.budget", "llm.chat", "audit.query"),
 }
 ALLOWED = {
     "cli": OPERATOR,
