@@ -34,10 +34,10 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 class LedgerFile:
     """Used by one process at a time; a lock beside the file sees to it."""
 
-    def __init__(self, path: Path, today: str) -> None:
+    def __init__(self, path: Path, today: str, rewrite_bytes: int = REWRITE_BYTES) -> None:
         """Read, repair and shorten the file. ConfigError if it holds what is not the ledger's, or another
         policy process has it: better no model call than one that is not counted."""
-        self._path = path
+        self._path, self._rewrite_bytes = path, rewrite_bytes
         self._lock = _lock(path.with_suffix(".lock"))
         self.ledger = Ledger()
         whole = 0
@@ -71,7 +71,7 @@ class LedgerFile:
 
     async def tend(self, today: str) -> None:
         """Bring what was written to the disk, and begin a new file when this one has grown. Every second."""
-        if self._size - self._begun_with > REWRITE_BYTES:
+        if self._size - self._begun_with > self._rewrite_bytes:
             await self._rewrite(today)
         elif self._size != self._synced:
             size, copy = self._size, os.dup(self._fd)

@@ -19,7 +19,8 @@ from tests.processes.llm_stage import Stage, prompt
 from tests.simulator.replies import Fault, Held, Refusal, reply
 from tests.simulator.server import Simulator
 
-PRICES = {"glm-5": {"price": {"input": 1, "output": 4, "cacheRead": 0.1}}}
+PRICE = {"price": {"input": 1, "output": 4, "cacheRead": 0.1}}
+PRICES = {"glm-5": PRICE, "narrow": PRICE}
 SECOND = {"provider": "zai", "model": "second"}
 
 
@@ -33,6 +34,7 @@ def config(url):
         "small": agent(budget={"session": {"tokens": 20_000, "soft": 0.5}}),
         "poor": agent(budget={"day": {"usd": 0.05}}),
         "pair": agent(fallbackModels=[SECOND]),
+        "limited": agent() | {"model": {"provider": "zai", "model": "narrow"}},
         "shared": agent(budget={"day": {"tokens": 60_000}}),
         "hurried": agent(1000, budget={"total": {"tokens": 10**9}}),
     }
@@ -151,6 +153,18 @@ def test_each_attempt_is_recorded_before_it_is_made_with_its_reason(stage):
     assert finished[2]["usage"] == {"input_tokens": 25, "output_tokens": 9}
     prompts = {line["call"] for line in stage.session("pair", "tried") if line["type"] == "prompt"}
     assert {line["parent"] for line in finished} == prompts
+
+
+def test_a_model_that_cools_down_is_recorded_as_not_called(stage):
+    stage.simulator.answer(Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "500"}))
+    for _ in range(2):
+        with pytest.raises(Failed, match=r"rate limited|cooling down"):
+            stage.prompt("limited", "hello")
+    called, refused = model_calls(stage, "limited")
+    assert (called["kind"], called["status"], called["costUsd"]) == ("rate_limited", 429, 0)
+    assert (refused["kind"], refused["decision"]) == ("rate_limited", "allowed") and "status" not in refused
+    assert refused["error"].startswith("cooling down after a rate limit")
+    assert len(stage.simulator.requests) == 1
 
 
 def test_calls_at_once_cannot_pass_a_limit_together(stage):

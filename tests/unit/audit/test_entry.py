@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from beige.auditlog import MAX_LINE, decode_line, encode_line
 from beige.errors import Malformed
 from beige.messages import encode
+from beige.messages.policy import LeaseRequest
 from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
 from beige.messages.tools import ToolCall
-from beige.wire import Header, Outcome
+from beige.wire import Header, ModelUse, Outcome
 from services.audit import entry
 
 TS = "2026-03-05T12:00:00.000Z"
@@ -51,6 +52,41 @@ def test_the_seeds_tool_example():
     assert done.target == "sandbox"
     assert done.tool == "git"
     assert done.digest == ""
+
+
+def lease_call(**fields):
+    return header("policy", "lease", parent_call="0000002a-6", **fields)
+
+
+def test_a_model_call_and_what_it_came_to():
+    body = encode(LeaseRequest("anthropic", "claude-x", 700))
+    opening = entry.started(lease_call(), body, TS, DIGEST)
+    use = ModelUse("answered", input_tokens=700, output_tokens=9, cost_nano=1_500_000)
+    record = entry.finished(opening, lease_call(outcome=Outcome(duration_ms=45.0, model=use)), TS, 0)
+    assert line_of(record) == {
+        "ts": TS, "agent": "travel", "type": "model_call", "tool": "model", "args": ["anthropic/claude-x"],
+        "decision": "allowed", "durationMs": 45.0, "phase": "finished", "id": "0000002a-7",
+        "parent": "0000002a-6", "session": "s1", "channel": "tui", "src": "llm/0",
+        "usage": {"input_tokens": 700, "output_tokens": 9}, "costUsd": 0.0015,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "decision", "told"),
+    [
+        (ModelUse("failed", "overloaded", 529, cost_nano=0), "overloaded (529)", "allowed", {"costUsd": 0.0}),
+        (ModelUse("cooling", "rate_limited"), "cooling down after a rate limit", "allowed", {}),
+        (ModelUse("denied", "over_budget"), "Budget exceeded: agent", "denied", {}),
+        (None, "peer_lost: policy/0 died", "allowed", {}),
+    ],
+    ids=["failed", "cooling", "over budget", "nobody knows"],
+)
+def test_a_model_call_that_came_to_nothing_says_why(use, error, decision, told):
+    opening = entry.started(lease_call(), encode(LeaseRequest("p", "m")), TS, DIGEST)
+    line = line_of(entry.finished(opening, lease_call(outcome=Outcome(error=error, model=use)), TS, 1))
+    assert (line["error"], line["decision"]) == (error, decision)
+    assert (line.get("kind"), line.get("status")) == ((use.kind, use.status) if use else (None, None))
+    assert {name: line[name] for name in ("costUsd", "usage") if name in line} == told
 
 
 def test_a_denial_is_one_finished_record_with_the_reason():

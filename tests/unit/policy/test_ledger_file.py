@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import subprocess
 import sys
 
@@ -29,8 +30,8 @@ def path(tmp_path):
 class opened:
     """A ledger's file, closed afterwards."""
 
-    def __init__(self, path):
-        self._file = LedgerFile(path, DAY)
+    def __init__(self, path, rewrite_bytes=ledger_file.REWRITE_BYTES):
+        self._file = LedgerFile(path, DAY, rewrite_bytes)
 
     def __enter__(self):
         return self._file
@@ -86,27 +87,70 @@ def test_a_second_process_is_kept_out(path):
         LedgerFile(path, DAY)
 
 
+REWRITE_BYTES = 20_000
+
+
 def test_a_file_that_grows_is_written_anew_while_it_is_used(path, tmp_path):
     async def play():
-        with opened(path) as file:
+        with opened(path, REWRITE_BYTES) as file:
             biggest = 0
-            for number in range(20_000):
-                file.append(reserved(f"lease-{number:036}"))
-                file.append(Settled(f"lease-{number:036}", 3, 4))
-                if number % 2000 == 0:
+            for number in range(2000):
+                file.append(reserved(f"lease-{number}"))
+                file.append(Settled(f"lease-{number}", 3, 4))
+                if number % 200 == 0:
                     tending = asyncio.create_task(file.tend(DAY))
                     await asyncio.sleep(0)
                     file.append(reserved(f"meanwhile-{number}"))
                     await tending
                     biggest = max(biggest, path.stat().st_size)
-            assert biggest < ledger_file.REWRITE_BYTES * 2
-            assert path.stat().st_size < 20_000 * 100, "it was shortened"
-            assert len(file.ledger.open) == 10 and file.ledger.used(TOTAL) == Amount(60_000, 80_000)
+            assert biggest < REWRITE_BYTES * 4 < 2000 * 200, "it was shortened"
+            assert len(file.ledger.open) == 10 and file.ledger.used(TOTAL) == Amount(6000, 8000)
 
     asyncio.run(play())
     with opened(path) as file:
-        assert len(file.ledger.open) == 10 and file.ledger.used(TOTAL) == Amount(60_000, 80_000)
+        assert len(file.ledger.open) == 10 and file.ledger.used(TOTAL) == Amount(6000, 8000)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["ledger.jsonl", "ledger.lock"]
+
+
+SPEND = f"""
+import asyncio, sys
+from pathlib import Path
+from services.policy.ledger import Settled
+from tests.unit.policy.test_ledger_file import opened, reserved
+
+async def main(path, number):
+    with opened(path, {REWRITE_BYTES}) as file:
+        while True:
+            number += 1
+            file.append(reserved(f"lease-{{number}}"))
+            file.append(Settled(f"lease-{{number}}", 1, 1))
+            print(number, flush=True)
+            if number % 20 == 0:
+                await file.tend("{DAY}")
+
+asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+def test_kills_at_random_lose_no_settlement_and_count_none_twice(path):
+    """Also in the middle of writing the file anew. Each settlement is a token and told after it is made."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance, told = random.Random(seed), 0
+    for _ in range(12):
+        before = told
+        arguments = [sys.executable, "-c", SPEND, str(path), str(told)]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+            until = before + chance.randrange(1, 600)
+            told = next(int(line) for line in process.stdout if int(line) >= until)
+            process.kill()
+            told = max([told, *(int(line) for line in process.stdout if line.endswith("\n"))])
+        with opened(path) as file:
+            settled = file.ledger.used(TOTAL).tokens
+            assert told <= settled <= told + 1, "at most the one it had no time to tell"
+            for lease in list(file.ledger.open):
+                file.append(Settled(lease, 0, 0))
+        told = settled
 
 
 FULL = """
