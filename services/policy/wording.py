@@ -12,7 +12,7 @@ def denial(refusal: Refuse) -> str:
     amounts = (amount_of(one.limit), one.used, refusal.needed)
     limit, used, needed = (_amounts(amount, one) for amount in amounts)
     return (
-        f"Budget exceeded: {_whose(account)} may use {limit}; {used} is used, and this call needs {needed} "
+        f"Budget exceeded: {_whose(account)} may use {limit} and has used {used}; this call needs {needed} "
         f"or more; {_way_out(account)}"
     )
 

@@ -100,8 +100,8 @@ def test_a_session_is_warned_cut_short_and_refused(stage):
     stage.prompt("small", "third", "a")
     longest = [request.body["max_tokens"] for request in stage.simulator.requests]
     assert longest[:2] == [4000, 4000] and 1024 <= longest[2] < 3000, "only a short answer still fits"
-    with pytest.raises(Failed, match=r"Budget exceeded: this session of agent 'small' may use 20,000 tokens; "
-                                     r"20,5\d\d tokens is used.*a new session begins"):  # fmt: skip
+    with pytest.raises(Failed, match=r"Budget exceeded: this session of agent 'small' may use 20,000 tokens "
+                                     r"and has used 20,5\d\d tokens; .*a new session begins"):  # fmt: skip
         stage.prompt("small", "fourth", "a")
     assert len(stage.simulator.requests) == 3, "the provider was not asked"
     assert stage.prompt("small", "x", "b")[0].text == "of another session"

@@ -114,17 +114,17 @@ def test_days_are_of_utc():
     ("account", "limit", "text"),
     [
         (DAY, Limit(tokens=10_000),
-         "agent 'travel' on 2026-03-05 may use 10,000 tokens; 9,500 tokens is used, and this "
-         "call needs 2,024 tokens or more; a new day begins at 2026-03-06T00:00:00Z"),
+         "agent 'travel' on 2026-03-05 may use 10,000 tokens and has used 9,500 tokens; this call needs "
+         "2,024 tokens or more; a new day begins at 2026-03-06T00:00:00Z"),
         (Account("session", "travel", "s1"), Limit(nano=2_000_000_000),
-         "this session of agent 'travel' may use $2.00; $1.50 is used, and this call needs $0.0064 or more; "
+         "this session of agent 'travel' may use $2.00 and has used $1.50; this call needs $0.0064 or more; "
          "a new session begins with nothing used"),
         (Account("total", "travel"), Limit(5, 2_000_000_000),
-         "agent 'travel' in total may use 5 tokens and $2.00; 9,500 tokens and $1.50 is used, and this call "
+         "agent 'travel' in total may use 5 tokens and $2.00 and has used 9,500 tokens and $1.50; this call "
          "needs 2,024 tokens and $0.0064 or more; it is never reset: agents.travel.budget.total is in the "
          "configuration"),
         (Account("house", day="2026-03-05"), Limit(tokens=1),
-         "all agents together on 2026-03-05 may use 1 tokens; 9,500 tokens is used, and this call needs "
+         "all agents together on 2026-03-05 may use 1 tokens and has used 9,500 tokens; this call needs "
          "2,024 tokens or more; a new day begins at 2026-03-06T00:00:00Z"),
     ],
     ids=["day", "session", "total", "house"],
