@@ -317,7 +317,7 @@ def test_the_slots_of_workers_that_are_gone_are_free_again(stage):
             await asyncio.to_thread(stage.house.kill, name)
         with pytest.raises(PeerLost):
             await line.results("first")
-        await asyncio.to_thread(stage.start, "policy", "llm", "llm/1")
+        await asyncio.to_thread(stage.start, "llm", "llm/1", "policy")
         assert await line.join("second") == "waits"
         return await line.results("second")
 
