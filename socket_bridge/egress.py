@@ -53,10 +53,13 @@ Connect = Callable[[str, ConnectRequest, str], Way]
 class Door:
     """All proxy connections of one agent. `agent` is the listener's: no request can change it."""
 
-    def __init__(self, agent: str, connect: Connect, limit: int) -> None:
+    def __init__(
+        self, agent: str, connect: Connect, limit: int, *, head_s: float = HEAD_S, turn_s: float = TURN_S
+    ) -> None:
         self.agent = agent
         self._connect = connect
-        self._turn = asyncio.Semaphore(limit)
+        self._turn = _Turn(limit, turn_s)
+        self._head_s = head_s
         self._serving: set[asyncio.Task[Any]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,16 +87,13 @@ class Door:
             if len(self._serving) > MAX_CONNECTIONS:
                 raise Refused(503, f"agent '{self.agent}' has {MAX_CONNECTIONS} connections already")
             client = Client(reader, writer)
-            wanted = asked(await client.head())
-            async with self._in_turn():
+            wanted = asked(await client.head(self._head_s))
+            async with self._turn:
                 await self._carried(client, wanted)
         except Refused as refused:
             await _refuse(reader, writer, refused)
         except ConnectionError:
             pass  # the agent's end is gone
-
-    def _in_turn(self) -> _Turn:
-        return _Turn(self._turn)
 
     async def _carried(self, client: Client, wanted: Asked) -> None:
         where = wanted.destination
@@ -118,14 +118,14 @@ class Door:
 
 
 class _Turn:
-    """One of the agent's places; Refused if none is free for too long."""
+    """The agent's places. Entering waits for one; Refused if none is free for too long."""
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
+    def __init__(self, places: int, patience_s: float) -> None:
+        self._places, self._patience_s = asyncio.Semaphore(places), patience_s
 
     async def __aenter__(self) -> None:
         try:
-            async with asyncio.timeout(TURN_S):
+            async with asyncio.timeout(self._patience_s):
                 await self._places.acquire()
         except TimeoutError:
             raise Refused(503, "all connections of this agent are in use") from None
@@ -144,13 +144,13 @@ class Client:
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self.answered = False
 
-    async def head(self) -> h11.Request:
+    async def head(self, limit_s: float) -> h11.Request:
         """Refused: no HTTP, too long, too slow. ConnectionError: gone before it was complete."""
         try:
-            async with asyncio.timeout(HEAD_S):
+            async with asyncio.timeout(limit_s):
                 event = await self.event()
         except TimeoutError:
-            raise Refused(408, f"the request's head did not come within {HEAD_S:.0f} s") from None
+            raise Refused(408, f"the request's head did not come within {limit_s:g} s") from None
         if not isinstance(event, h11.Request):
             raise ConnectionResetError
         return event

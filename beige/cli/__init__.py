@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("beige.cli.demo:demo", "Watch the whole system at work; no key is needed."),
     "tools": ("beige.cli.tools:app", "Call a plugin tool as an agent would."),
     "sandbox": ("beige.cli.sandbox:app", "List, inspect, verify, enter, stop and remove containers."),
+    "egress": ("beige.cli.egress:app", "See and learn what agents connect to."),
     "image": ("beige.cli.image:app", "Build the sandbox image."),
     "tap": ("beige.cli.tap:app", "Watch the traffic on the bus."),
     "audit": ("beige.cli.audit:app", "Read the audit log."),

@@ -123,17 +123,25 @@ def _interrupt(*_: Any) -> None:
 
 
 def ensure_image(home: Home, build: bool) -> None:
-    """Build the image the agents need if it is ours to build and is missing."""
-    from beige.cli.image import DEFAULT_TAG, build_image, status_of
+    """Build the images the agents need, if they are ours to build and are missing."""
+    from beige.cli.image import OWN_TAGS
     from beige.config import load
 
-    if all(agent.sandbox.image != DEFAULT_TAG for agent in load(home).agents.values()):
-        return
-    state = status_of(home, DEFAULT_TAG)
+    wanted = {agent.sandbox.image for agent in load(home).agents.values()}
+    for tag, profile in OWN_TAGS.items():
+        if tag in wanted:
+            _ensure(home, tag, profile, build)
+
+
+def _ensure(home: Home, tag: str, profile: str, build: bool) -> None:
+    from beige.cli.image import build_image, status_of
+
+    state = status_of(home, tag)
     if state.missing and not build:
-        raise Failed(f"the image {DEFAULT_TAG} is missing: run `beige image build`", executed="no")
+        command = "beige image build" + (" --profile open" if profile == "open" else "")
+        raise Failed(f"the image {tag} is missing: run `{command}`", executed="no")
     if state.missing:
-        print(f"the image {DEFAULT_TAG} is missing; building it, once", file=sys.stderr)
-        build_image(home, ["--tag", DEFAULT_TAG])
+        print(f"the image {tag} is missing; building it, once", file=sys.stderr)
+        build_image(home, ["--profile", profile, "--tag", tag])
     elif state.text:
         print(f"beige: {state.text}", file=sys.stderr)

@@ -16,6 +16,8 @@ from beige.errors import Failed, Unavailable
 from beige.paths import Home
 
 DEFAULT_TAG = "beige-sandbox:latest"
+OWN_TAGS = {DEFAULT_TAG: "sealed", "beige-sandbox:open": "open"}
+"""The images that are ours to build, and the profile each is for."""
 Profile = Annotated[Literal["sealed", "open"], typer.Option(help="The agents' profile it is for.")]
 Tag = Annotated[str, typer.Option(help="Name of the image, instead of the profile's usual one.")]
 STATUS_S = 60.0
@@ -88,7 +90,8 @@ def build_image(home: Home, options: list[str]) -> None:
 
 def status_of(home: Home, tag: str) -> ImageState:
     """Unavailable if no Docker engine answers."""
-    done = _run(home, ["status", "--tag", tag, "--json"], STATUS_S, quiet=True)
+    options = _named(OWN_TAGS.get(tag, "sealed"), tag)
+    done = _run(home, ["status", *options, "--json"], STATUS_S, quiet=True)
     if done.returncode == NO_ENGINE:
         raise Unavailable("no Docker engine answers: `beige doctor` says what to do")
     try:

@@ -2,13 +2,18 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import re
+import signal
 import socket
 import ssl
+import subprocess
+import sys
 
 import pytest
 
+from beige.supervisor.environment import minimal
 from tests.simulator.internet import Town, answer, read_head
 
 MEGABYTE = 1 << 20
@@ -229,3 +234,41 @@ def test_certificates_are_the_agents_to_check(town):
     client.connect(site.place)
     with pytest.raises(ssl.SSLCertVerificationError):
         ssl.create_default_context().wrap_socket(client.socket, server_hostname="shop.example")
+
+
+def beige(town, *arguments):
+    environment = minimal(town.home, {name: os.environ[name] for name in ("PATH", "HOME")})
+    command = [sys.executable, "-P", "-m", "beige.cli", "egress", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, cwd="/", text=True, stdout=pipe, stderr=pipe)
+
+
+def test_learning_prints_the_list_that_would_have_sufficed(town):
+    shop, web = (town.internet.site(name, page) for name in ("shop.example", "web.example"))
+    town.up(shop.place)
+    with beige(town, "learn", "travel", "--json") as learning:
+        assert learning.stderr.readline().startswith("LEARNING: travel may connect anywhere for 600 s")
+        while not town.client().connect(web.place).startswith(b"HTTP/1.1 200"):
+            pass  # it says so before policy knows
+        town.client().connect(shop.place)
+        said = [learning.stderr.readline() for _ in range(2)]
+        learning.send_signal(signal.SIGINT)
+        out, err = learning.communicate(timeout=60)
+    assert learning.returncode == 0, err
+    assert said == [f"MISSING  {web.place}\n", f"listed   {shop.place}\n"]
+    report = json.loads(out)
+    assert (report["allow"], report["missing"]) == ([shop.place, web.place], [web.place])
+    assert town.client().connect(web.place).startswith(b"HTTP/1.1 403")
+    town.hang_up()
+    with beige(town, "list", "travel", "--json") as listing:
+        found = {one["destination"]: one for one in json.loads(listing.communicate(timeout=60)[0])}
+    assert (found[shop.place]["rule"], found[web.place]["rule"]) == (shop.place, "learning")
+    assert (found[web.place]["allowed"], found[web.place]["denied"] > 0) == (1, True)
+
+
+def test_learning_needs_an_agent_with_egress(town):
+    town.up("a.example")
+    with beige(town, "learn", "idle", "--for", "1s") as learning:
+        _, err = learning.communicate(timeout=60)
+    assert learning.returncode == 1
+    assert "agents.idle.sandbox.egress.allow" in err
