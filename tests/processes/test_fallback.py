@@ -31,6 +31,9 @@ LIMITS = {
     "seconds": (lambda: Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "70"}), 70),
     "date": (lambda: Refusal(429, "rate_limit_error", "slow", headers={"retry-after": in_90_s()}), 90),
     "ms": (lambda: Refusal(429, "rate_limit_error", "slow", headers={"retry-after-ms": "80000"}), 80),
+    "fraction": (lambda: Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "70.5"}), 70.5),
+    "century": (lambda: Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "3e9"}), 86400),
+    "words": (lambda: Refusal(429, "rate_limit_error", "slow", headers={"retry-after": "soon"}), 300),
     "none": (lambda: Refusal(429, "rate_limit_error", "slow"), 300),
     "soft": (lambda: reply("x", fault=Fault("error_event", 0, "rate_limit_error", "Too many requests")), 60),
 }

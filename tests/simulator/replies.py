@@ -105,6 +105,14 @@ class Raw:
 
 
 @dataclass(frozen=True)
+class Drip:
+    """`reply`, with a pause before each event. Without one: comments, as keep-alive, for ever."""
+
+    pause_s: float
+    reply: Reply | None = None
+
+
+@dataclass(frozen=True)
 class Held:
     """`reply`, once `gate` lets one answer through."""
 
@@ -112,7 +120,7 @@ class Held:
     gate: threading.Semaphore
 
 
-Answer = Reply | Refusal | Silence | Raw | Held
+Answer = Reply | Refusal | Silence | Raw | Drip | Held
 
 
 def reply(*content: Content | str, **options: Any) -> Reply:

@@ -12,10 +12,11 @@ would refuse (a tool call without a result, an empty message, ...) is answered 4
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import h11
 
 from tests.simulator import anthropic_wire, openai_wire, responses_wire
-from tests.simulator.replies import Answer, Held, Raw, Refusal, Reply, Silence, reply
+from tests.simulator.replies import Answer, Drip, Held, Raw, Refusal, Reply, Silence, reply
 
 WIRES: dict[str, ModuleType] = {
     "/v1/messages": anthropic_wire,
@@ -200,6 +201,12 @@ class Connection:
                 await self._hang()
             case Raw():
                 await self._raw(answer)
+            case Drip(pause_s, None):
+                await self._begin_stream()
+                await self._drip(itertools.repeat(b": keep-alive\n\n"), pause_s)
+            case Drip(pause_s, Reply() as dripped):
+                await self._begin_stream()
+                await self._drip(wire.events(dripped, request.body["model"]), pause_s)
             case Reply():
                 await self._stream(wire, answer, request.body["model"])
 
@@ -211,12 +218,29 @@ class Connection:
         await self._send(h11.EndOfMessage())
 
     async def _stream(self, wire: ModuleType, answer: Reply, model: str) -> None:
-        headers = [("content-type", "text/event-stream; charset=utf-8"), ("transfer-encoding", "chunked")]
-        await self._send(h11.Response(status_code=200, headers=headers))
+        await self._begin_stream()
         for sent, event in enumerate(wire.events(answer, model)):
             if answer.fault is not None and sent >= answer.fault.after:
                 return await self._fault(wire, answer)
             await self._send(h11.Data(data=event))
+        await self._send(h11.EndOfMessage())
+
+    async def _begin_stream(self) -> None:
+        headers = [("content-type", "text/event-stream; charset=utf-8"), ("transfer-encoding", "chunked")]
+        await self._send(h11.Response(status_code=200, headers=headers))
+
+    async def _drip(self, events: Iterable[bytes], pause_s: float) -> None:
+        """Until the end, or until the client gives up."""
+        gone = asyncio.ensure_future(self._reader.read(1))
+        try:
+            for event in events:
+                if (await asyncio.wait([gone], timeout=pause_s))[0]:
+                    self._simulator.lost()
+                    self._http.send_failed()
+                    return
+                await self._send(h11.Data(data=event))
+        finally:
+            gone.cancel()
         await self._send(h11.EndOfMessage())
 
     async def _raw(self, answer: Raw) -> None:

@@ -82,6 +82,8 @@ def classify(status: int | None, error_type: str, message: str) -> Kind:
     words, in_stream = f"{error_type} {message}", status in (None, 200)
     if status in (401, 403) or _AUTH.search(words):
         return "auth"
+    if status == 408:
+        return "timeout"
     if status == 402 or (_BILLING.search(words) and (in_stream or status in (400, 429))):
         return "billing"
     if status == 413 or (_CONTEXT.search(words) and (in_stream or status in (400, 422, 500))):
@@ -90,7 +92,7 @@ def classify(status: int | None, error_type: str, message: str) -> Kind:
         return "rate_limited"
     if status in (503, 529) or "overloaded" in error_type:
         return "overloaded"
-    if status is not None and 300 <= status < 500 and status != 408:
+    if status is not None and 300 <= status < 500:
         return "bad_request"
     return _by_words(status, error_type, words)
 
@@ -103,7 +105,7 @@ def _by_words(status: int | None, error_type: str, words: str) -> Kind:
     for pattern, kind in _IN_STREAM:
         if pattern.search(error_type):
             return kind
-    return "timeout" if status == 408 else "bad_response"
+    return "bad_response"
 
 
 def describe(body: object) -> tuple[str, str]:
@@ -143,9 +145,20 @@ def from_transport(error: Exception, *, began: bool) -> ModelError | None:
     if names & {"RequestError", "APIConnectionError"} or isinstance(error, ssl.SSLError | OSError | EOFError):
         if began:
             return ModelError("stream_cut", "the connection broke off in the middle of the answer")
-        cause = type(error.__cause__ or error).__name__
-        return ModelError("connection", f"no connection to the provider ({cause})")
+        return ModelError("connection", f"no connection to the provider ({_first_cause(error)})")
     return None
+
+
+def _first_cause(error: BaseException) -> str:
+    """What the operating system or TLS said, below all wrappings: `ConnectionRefusedError`, `gaierror`,
+    `SSLCertVerificationError: CERTIFICATE_VERIFY_FAILED`."""
+    for _ in range(20):
+        below = error.__cause__ or error.__context__
+        if below is None:
+            break
+        error = below
+    name, reason = type(error).__name__, getattr(error, "reason", None)
+    return f"{name}: {reason}" if isinstance(error, ssl.SSLError) and reason else name
 
 
 _HTTP_MODULES = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "anthropic", "openai"})
