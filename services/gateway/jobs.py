@@ -27,7 +27,7 @@ PIECE_BYTES = 64 * 1024
 MAX_RUNNING, MAX_ENDED = 1000, 256
 KEEP_S = 600.0
 """How long a job's events can be asked for after its end."""
-_EVENT_ID = re.compile(r"([0-9a-f]{16})-(\d{1,9})\Z")
+_EVENT_ID = re.compile(r"([0-9a-f]{16})-([0-9]{1,9})\Z")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import socket
 import ssl
 from pathlib import Path
@@ -25,6 +26,7 @@ from services.gateway.http11 import HEAD_S, KEEP_ALIVE_S, MAX_HEAD_BYTES, Connec
 
 RETRY_S = 2.0
 BACKLOG = 512
+OWN_FILES = 256
 GRACE_S = 2
 """How long answers under way may take when the gateway stops."""
 log = logging.getLogger("gateway")
@@ -50,6 +52,7 @@ class Servers:
     async def start(self) -> None:
         """Listen at the Unix socket now, and at the TCP address as soon as it is free."""
         self._remove_address()
+        _allow_files(self._config.max_connections)
         await self._serve(_unix_socket(self._home.http_socket), None)
         if not await self._try_tcp():
             log.error("%s; trying again every %d s", self.problem, RETRY_S)
@@ -111,6 +114,16 @@ class Servers:
 
     def _remove_address(self) -> None:
         self._home.http_address.unlink(missing_ok=True)
+
+
+def _allow_files(connections: int) -> None:
+    """Room for so many connections beside our own files; as much as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OWN_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _tcp_socket(host: str, port: int) -> socket.socket:
