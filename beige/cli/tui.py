@@ -11,7 +11,6 @@ import typer
 from beige.errors import ConfigError, NotFound
 from beige.paths import Home
 
-DEFAULT_URL = "http://127.0.0.1:7433"
 MAX_TOKEN = 4096
 
 
@@ -33,7 +32,7 @@ def tui(
     Examples:
       beige tui
       beige tui assistant --session s1
-      ssh -L 7433:127.0.0.1:7433 host    then, here: beige tui --token-file ~/host.token
+      beige tui --url http://127.0.0.1:7433 --token-file ~/host.token     through ssh -L 7433:127.0.0.1:7433
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("", "`beige tui` needs a terminal", "`beige prompt` works in pipes")
@@ -41,17 +40,13 @@ def tui(
     # The address is looked at before the token is read.
     from beige.tui.api import Api, check_url
 
-    where = check_url(url or _address(home))
+    # This home's socket lies in a directory that is the user's alone. A port that no gateway serves now
+    # could be another user's of this machine, who would be shown the token.
+    where = check_url(url or f"unix://{home.http_socket}")
     token = read_token(Path(token_file).expanduser() if token_file else home.http_token)
     from beige.tui.app import BeigeApp
 
     BeigeApp(Api(where, token), where, agent, session).run()
-
-
-def _address(home: Home) -> str:
-    """This home's socket: in a directory that is the user's alone. A port that the gateway has left could
-    be taken by another user of the machine, who would be shown the token."""
-    return f"unix://{home.http_socket}" if home.http_socket.exists() else DEFAULT_URL
 
 
 def read_token(path: Path) -> str:

@@ -23,7 +23,7 @@ USERS = [
     *("policy/0", "audit/0", "sandbox/0", "bridge/0", "tap/0", "gateway/0", "egress/0"),
     *(f"{role}/{n}" for role in ("llm", "tools", "cli") for n in range(2)),
 ]
-READY_S = 30.0
+READY_S = 90.0
 
 
 @contextlib.contextmanager

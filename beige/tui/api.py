@@ -104,7 +104,7 @@ class Api:
         return entries
 
     async def cancel(self, agent: str, session: str) -> None:
-        await self._json("POST", f"{_session(agent, session)}/cancel", {})
+        await self._json("POST", f"{_session(agent, session)}/cancel")
 
     async def compact(self, agent: str, session: str, instructions: str) -> dict[str, Any]:
         body = {"instructions": instructions} if instructions else {}

@@ -13,6 +13,7 @@ import msgspec
 
 from beige import money
 from beige.messages.llm import PromptEvent
+from beige.windows import Limits
 from services.llm.conversation import (
     AnyEntry,
     Assistant,
@@ -28,7 +29,6 @@ from services.llm.conversation import (
 )
 from services.llm.events import Summarise
 from services.llm.tools import cut
-from services.llm.windows import Limits
 
 OVERHEAD = 3000
 """Tokens of system prompt and tools, about; used where no provider counted."""

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from beige import money
 from beige.messages.llm import PromptEvent, PromptResult
+from beige.windows import Limits
 from services.llm.compaction import Shortening, compacted
 from services.llm.conversation import (
     AnyEntry,
@@ -60,7 +61,6 @@ from services.llm.events import (
 )
 from services.llm.providers.failures import ModelError
 from services.llm.tools import cut, people_args
-from services.llm.windows import Limits
 
 SHOWN_RESULT = 4 * 1024
 """Characters of a tool's result in `tool_end`."""

@@ -18,6 +18,7 @@ import msgspec
 from beige.config import AgentConfig
 from beige.messages.policy import LeaseReport
 from beige.money import ModelKey, Price
+from beige.windows import Limits, limits
 from services.llm import estimate
 from services.llm.conversation import Assistant, Message
 from services.llm.events import MessageDone, ModelEvent, MovedOn
@@ -26,7 +27,6 @@ from services.llm.leases import Cooling
 from services.llm.providers.base import ModelRequest, Provider, unique_ids
 from services.llm.providers.failures import ModelError
 from services.llm.tools import SPECS, ToolSpec
-from services.llm.windows import Limits, limits
 
 log = logging.getLogger("llm")
 NO_PRICES: Mapping[ModelKey, Price] = MappingProxyType({})

@@ -102,8 +102,8 @@ def test_context_and_tokens_are_counted(stage):
     async def steps(user):
         await user.ready()
         await user.says("go")
-        await user.sees("context ")
-        assert " out " in user.words
+        await user.sees("/200.0k")
+        assert "context 40/200.0k · in 25 out 15" in user.words
 
     at_the_terminal(stage, steps, agent="pair", size=(140, 40))
 
@@ -366,6 +366,40 @@ def test_a_killed_gateway_is_noticed_and_the_turn_is_read_from_its_file(stage):
         await user.sees("This takes a while.")
 
     at_the_terminal(stage, steps, agent="slow", url=f"unix://{stage.home.http_socket}")
+
+
+def test_escape_ends_the_watching_of_a_turn_whose_gateway_is_away(stage):
+    async def steps(user):
+        await user.ready()
+        await user.says("go")
+        await user.sees("exec")
+        stage.house.kill("gateway")
+        await user.sees("reconnecting")
+        await user.press("escape")
+        await user.sees("this turn is no longer watched")
+        await user.until(lambda: not user.app.turns.running, "no turn")
+
+    at_the_terminal(stage, steps, agent="slow", url=f"unix://{stage.home.http_socket}")
+
+
+def test_older_turns_are_summarised_when_asked_and_the_session_goes_on(stage):
+    stage.simulator.answer(reply("one"), reply("two"), reply("They counted to two."), reply("three"))
+
+    async def steps(user):
+        await user.ready()
+        for said, answer in (("first", "one"), ("second", "two")):
+            await user.says(said)
+            await user.sees(answer)
+            await user.ready()
+        await user.says("/compact keep the numbers")
+        await user.sees("are now a summary: They counted to two.")
+        await user.says("third")
+        await user.sees("three")
+
+    at_the_terminal(stage, steps, agent="pair")
+    asked = str(stage.simulator.requests[2].body)
+    assert "keep the numbers" in asked
+    assert "They counted to two." in str(stage.simulator.requests[3].body)
 
 
 def test_a_restarted_gateway_is_noticed_while_nothing_runs(stage):

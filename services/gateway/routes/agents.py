@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from beige.windows import limits
 from services.gateway.api import Call, Endpoint, Shape
 from services.gateway.settings import label
 
@@ -24,6 +25,8 @@ class Model(Shape, omit_defaults=False):
     """`provider/model`."""
     primary: bool
     thinking_level: str
+    context_window: int
+    """Tokens it can hold, as configured or as known by its name."""
 
 
 class Models(Shape, omit_defaults=False):
@@ -44,7 +47,9 @@ async def agents(call: Call) -> Agents:
 async def models(call: Call) -> Models:
     agent = call.gateway.config.agents[call.agent]
     refs = (agent.model, *agent.fallback_models)
-    return Models([Model(label(ref), n == 0, ref.thinking_level) for n, ref in enumerate(refs)])
+    return Models(
+        [Model(label(ref), n == 0, ref.thinking_level, limits(ref).window) for n, ref in enumerate(refs)]
+    )
 
 
 ENDPOINTS = (

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from beige.windows import Limits
 from services.llm.compaction import Shortening, context_tokens, estimate, plan, question
 from services.llm.conversation import (
     Assistant,
@@ -21,7 +22,6 @@ from services.llm.conversation import (
     messages,
     view,
 )
-from services.llm.windows import Limits
 from tests.simulator.validity import problem
 
 LIMITS = Limits(window=10_000, threshold=5000)

@@ -3,6 +3,7 @@
 import pytest
 
 from beige.messages.llm import PromptEvent
+from beige.windows import Limits
 from services.llm.conversation import (
     INTERRUPTED,
     NOT_STARTED,
@@ -37,7 +38,6 @@ from services.llm.events import (
     TurnCancelled,
 )
 from services.llm.providers.failures import ModelError
-from services.llm.windows import Limits
 
 ONE, TWO = ToolCall("a", "exec", {"command": "ls"}), ToolCall("b", "read", {"path": "x"})
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from beige.errors import Failed
+from beige.windows import Limits
 from services.llm.conversation import (
     Assistant,
     Header,
@@ -29,7 +30,6 @@ from services.llm.journal import encode_line, read_journal, repairs
 from services.llm.providers.failures import ModelError
 from services.llm.runner import Runner
 from services.llm.tools import SPECS
-from services.llm.windows import Limits
 from tests.simulator.validity import problem
 
 

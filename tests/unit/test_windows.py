@@ -3,7 +3,7 @@
 import pytest
 
 from beige.config import ModelRef
-from services.llm.windows import limits
+from beige.windows import limits
 
 
 def ref(model, **more):
