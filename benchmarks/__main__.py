@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from beige.testing import House, short_home
-from benchmarks import bus, llm, rig, sandbox
+from benchmarks import bus, containers, llm, rig, sandbox
 
 CONFIG = """{
   llm: { providers: { script: { api: "scripted", script: "script.json5" } } },
@@ -15,18 +15,31 @@ CONFIG = """{
                       sandbox: { image: "beige-sandbox:latest" } } },
 }
 """
+_AGENT = (
+    '{ model: { provider: "script", model: "m" }, tools: [], sandbox: { image: "beige-sandbox:latest" } }'
+)
+FIFTY = f"""{{
+  llm: {{ providers: {{ script: {{ api: "scripted", script: "script.json5" }} }} }},
+  agents: {{ {", ".join(f"{name}: {_AGENT}" for name in containers.AGENTS)} }},
+}}
+"""
 GOVERNORS = ("broker", "policy", "audit")
 EXECUTORS = ("sandbox", "tools", "bridge")
-MEASURES = ((bus, GOVERNORS), (sandbox, GOVERNORS + EXECUTORS), (llm, ()))
-"""What measures, and what must run in its house before."""
+MEASURES = (
+    (bus, GOVERNORS, CONFIG),
+    (sandbox, GOVERNORS + EXECUTORS, CONFIG),
+    (containers, (*GOVERNORS, "sandbox"), FIFTY),
+    (llm, (), CONFIG),
+)
+"""What measures, what must run in its house before, and with which configuration."""
 
 
 def main() -> int:
     rows = []
-    for measure, processes in MEASURES:
+    for measure, processes, config in MEASURES:
         print(f"measuring: {measure.__name__.rpartition('.')[2]}", file=sys.stderr)
         with short_home() as home:
-            home.config.write_text(CONFIG)
+            home.config.write_text(config)
             (home.root / "script.json5").write_text('[{ say: "hello" }]\n')
             with House(home) as house:
                 for name in processes:

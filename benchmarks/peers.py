@@ -1,7 +1,7 @@
 """Roles of the benchmarks' processes. Each prints one JSON line when it is ready, and one per question.
 
 bus-executor     serves `tools.call` (governed) or `sandbox.list` (not governed); does nothing
-bus-caller       {"method", "agent", "count", "concurrency"} → {"p50_ms", "each_ms"}
+bus-caller       {"method", "agent", "count", "concurrency"} → {"p50_ms", "p99_ms", "each_ms"}
 lease-caller     {"count"} → {"p50_ms", "each_ms"}: an llm worker in a prompt, each lease granted and reported
 plain-proxy      libzmq's own C proxy between a ROUTER and a DEALER
 plain-executor   answers what the proxy brings
@@ -45,7 +45,11 @@ def say(answer: Any) -> None:
 
 
 def spent(each: list[float], seconds: float) -> dict[str, float]:
-    return {"p50_ms": median(each) * 1000, "each_ms": seconds / len(each) * 1000}
+    return {"p50_ms": median(each) * 1000, "p99_ms": p99(each) * 1000, "each_ms": seconds / len(each) * 1000}
+
+
+def p99(each: list[float]) -> float:
+    return sorted(each)[min(len(each) - 1, int(len(each) * 0.99))]
 
 
 async def bus_executor(user: str) -> None:

@@ -43,6 +43,9 @@ from services.sandbox.content import (
 )
 from services.sandbox.spec import own_environment
 
+PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
+SNIFFED = 12
+"""Bytes that tell what image it is."""
 HEADER_ROOM = 32
 """Bytes for the size that READ prints before the content."""
 MOST_LINES = 10**9
@@ -80,10 +83,13 @@ class Files:
         """Text with at most READ_LINES lines and READ_BYTES bytes unless asked for other lines; images
         whole; of other files only what they are."""
         path = absolute(body.path)
-        size, head = await self._head(path, READ_BYTES + 1)
+        picture = await self._picture(call, path) if path.lower().endswith(PICTURES) else None
+        size, head = (0, b"") if picture else await self._head(path, READ_BYTES + 1)
         kind = kind_of(head)
-        if kind == "image":
-            result = await self._image(call, path, size, head)
+        if picture is not None:
+            result = picture
+        elif kind == "image":
+            result = await self._image(call, path, size)
         elif kind == "binary":
             notice = f"[binary file of {size} bytes; look at it with exec (file, xxd, strings)]"
             result = ReadResult(kind, size=size, notice=notice)
@@ -125,23 +131,31 @@ class Files:
         ended = await self._script(path, scripts.LINES, *arguments, limit_bytes=most)
         return bytes(_checked(ended, path).stdout.head)
 
-    async def _image(self, call: Call, path: str, size: int, head: bytes) -> ReadResult:
+    async def _picture(self, call: Call, path: str) -> ReadResult | None:
+        """A file that is named like an image, in one pass; None if it is none, or none we may give."""
+        try:
+            return await self._image(call, path, 0)
+        except _NoPicture:
+            return None
+
+    async def _image(self, call: Call, path: str, size: int) -> ReadResult:
+        """`size`: what was seen of it before; 0: nothing, so it may turn out to be no image."""
         if size > MAX_IMAGE:
             raise TooLarge(f"{path}: an image of {size} bytes; the limit is {MAX_IMAGE}")
-        media = media_type(head)
-        if size <= len(head):
-            return ReadResult("image", head, media_type=media, size=size)
         if size > INLINE_LIMIT and not call.wants_items:
             raise TooLarge(f"{path}: an image over {INLINE_LIMIT} bytes is only given as a stream")
-        sink = _Sink(call if size > INLINE_LIMIT else None)
+        sink = _Sink(call)
+        most = size or MAX_IMAGE
         ended = await self._script(
-            path, scripts.READ, str(size), limit_bytes=size + HEADER_ROOM, keep=False, on_output=sink.take
+            path, scripts.READ, str(most), limit_bytes=most + HEADER_ROOM, keep=False, on_output=sink.take
         )
         _checked(ended, path)
-        if sink.size != size:
+        if not sink.media:
+            raise _NoPicture
+        if sink.size != sink.seen:
             raise Failed(f"{path}: was changed while it was read", executed="no")
         return ReadResult(
-            "image", bytes(sink.kept), streamed=size > INLINE_LIMIT, media_type=media, size=size
+            "image", bytes(sink.kept), streamed=sink.streamed, media_type=sink.media, size=sink.size
         )
 
     # --- write -----------------------------------------------------------------------------------------
@@ -226,31 +240,44 @@ def _checked(ended: Exit, path: str) -> Exit:
     return ended
 
 
-class _Sink:
-    """Takes READ's output: drops the size line, then keeps the content or sends it on in chunks."""
+class _NoPicture(Exception):
+    """The file is no image, or one that is not given; whoever reads it as any other file says why."""
 
-    def __init__(self, call: Call | None) -> None:
+
+class _Sink:
+    """Takes READ's output: the size, then an image's bytes, which it keeps or sends on as they come."""
+
+    def __init__(self, call: Call) -> None:
         self._call = call
-        self._header = b""
-        self._in_content = False
-        self.size = 0
+        self._begun = b""
+        self.size = -1
+        """As `stat` says."""
+        self.media, self.streamed = "", False
+        self.seen = 0
         self.kept = bytearray()
 
     async def take(self, stream: str, data: bytes) -> None:
         if stream != "stdout":
             return
-        if not self._in_content:
-            self._header += data
-            _, newline, data = self._header.partition(b"\n")
-            self._in_content = bool(newline)
-            if not newline:
-                return
-        self.size += len(data)
-        if self._call is None:
+        if not self.media:
+            self._begun += data
+            digits, newline, data = self._begun.partition(b"\n")
+            if not newline or len(data) < SNIFFED:
+                return  # a file that is shorter is no image
+            self._decide(digits, data)
+        self.seen += len(data)
+        if not self.streamed:
             self.kept += data
             return
         for start in range(0, len(data), wire.CHUNK):
             await self._call.send(data[start : start + wire.CHUNK])
+
+    def _decide(self, digits: bytes, head: bytes) -> None:
+        self.size = int(digits) if digits.isdigit() else MAX_IMAGE + 1
+        self.media = media_type(head)
+        self.streamed = self.size > INLINE_LIMIT
+        if not self.media or self.size > MAX_IMAGE or (self.streamed and not self._call.wants_items):
+            raise _NoPicture
 
 
 def _source(call: Call, body: WriteRequest) -> tuple[int, bytes | AsyncIterator[bytes]]:

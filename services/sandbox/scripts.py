@@ -1,7 +1,8 @@
 """The shell scripts that read, write and patch run in the container, and what their exit codes mean.
 
-POSIX sh and coreutils or busybox. Paths arrive as arguments, absolute, and are only ever used inside
-double quotes: nothing of them is ever parsed. Test: `tests/docker/test_sandbox_files.py`.
+POSIX sh and coreutils or busybox; a program costs a millisecond to start, so they start few. Paths arrive
+as arguments, absolute, and are only ever used inside double quotes: nothing of them is ever parsed.
+Test: `tests/docker/test_sandbox_files.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ if [ -e "$f" ]; then
   [ -w "$f" ] || exit {FORBIDDEN}
   new=0 mode=$(stat -c %a -- "$f") || exit {BROKEN}
 fi
-mkdir -p -- "${{d:-/}}" || exit {BROKEN}
+[ -d "${{d:-/}}" ] || mkdir -p -- "${{d:-/}}" || exit {BROKEN}
 t=$d/$2
 drop() {{ rm -f -- "$t"; exit "$1"; }}
 set -C
@@ -60,7 +61,8 @@ if [ -n "$4" ]; then
   sum=$(sha256sum <"$f") || drop {CHANGED}
   [ "${{sum%% *}}" = "$4" ] || drop {CHANGED}
 fi
-chmod -- "$mode" "$t" && mv -f -- "$t" "$f" || drop {BROKEN}
+[ "$mode" = 644 ] || chmod -- "$mode" "$t" || drop {BROKEN}
+mv -f -- "$t" "$f" || drop {BROKEN}
 echo "$new"
 """
 
