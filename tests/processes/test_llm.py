@@ -38,11 +38,13 @@ def config(url):
             "demo": {"provider": "demo", "model": "walk"},
             "claude": {"provider": "anthropic", "model": "claude-haiku-4-5"},
             "glm": {"provider": "zai", "model": "glm-5"},
+            "gpt": {"provider": "openai", "model": "gpt-5", "thinkingLevel": "low"},
         }.items()
     }
     providers = {
         "demo": {"api": "scripted", "script": "script.json5"},
         "anthropic": {"apiKey": "${ANTHROPIC_API_KEY}", "baseUrl": url, "timeoutS": 30},
+        "openai": {"api": "openai-responses", "apiKey": "${ZAI_API_KEY}", "baseUrl": f"{url}/v1"},
         "zai": {"api": "openai-completions", "apiKey": "${ZAI_API_KEY}", "baseUrl": f"{url}/v1"},
     }
     return {"llm": {"providers": providers}, "agents": agents}
@@ -152,7 +154,7 @@ def test_a_scripted_configuration_imports_no_sdk(bare):
     assert "jiter" not in maps and "pydantic_core" in maps, "jiter is the SDKs' native JSON parser"
 
 
-AGENTS = ["claude", "glm"]
+AGENTS = ["claude", "glm", "gpt"]
 START = ("session", "context")
 
 

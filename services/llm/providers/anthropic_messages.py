@@ -329,7 +329,7 @@ def _thought(block: Thinking) -> dict[str, Any] | None:
     """Thoughts go back only as they came: the API checks their signature."""
     if block.redacted:
         return {"type": "redacted_thinking", "data": block.redacted}
-    if block.signature:
+    if block.signature and " " not in block.signature:  # with one it is of OpenAI's Responses API
         return {"type": "thinking", "thinking": block.text, "signature": block.signature}
     return None
 
