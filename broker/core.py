@@ -436,8 +436,8 @@ class Core(Links):
                 self._answer_before_record(call, "unavailable", message)
             elif call.recorded:
                 self.abort(call, "unavailable", message)
-            else:
-                self._end_with(call, "unavailable", message)
+            else:  # a worker that died may have begun a direct call
+                self._end_with(call, "unavailable", message, call.hop == wire.DIRECT and call.attempt > 0)
         service.queue = type(service.queue)(c for c in service.queue if c.id in self.calls)
         service.queued_bytes = sum(len(c.body) for c in service.queue)
 

@@ -377,7 +377,8 @@ def test_a_dead_llm_process_ends_its_prompts_in_an_error(own):
                            headers={"last-event-id": seen[-1]["id"]}) as answer:  # fmt: skip
             last = events_of(answer)[-1]
     assert last["kind"] == "error"
-    assert (last["error"]["code"], last["error"]["executed"]) == ("peer_lost", "maybe")
+    assert last["error"]["code"] in ("peer_lost", "unavailable"), "the latter if the next llm starts slowly"
+    assert last["error"]["executed"] == "maybe"
 
 
 def test_without_llm_a_prompt_ends_with_unavailable(own):

@@ -47,6 +47,18 @@ def test_prompts_of_a_dead_worker_go_in_their_order_to_the_next_one(play):
     assert play.take("cli/0") == []
 
 
+def test_a_prompt_that_had_a_worker_and_finds_no_other_may_have_been_executed(play):
+    cli, dead = play.peer("cli/0"), play.peer("llm/0", "llm")
+    prompt(play, cli, 1, idem="k1")
+    play.take("llm/0")
+    play.core.lose(dead, "kill")
+    prompt(play, cli, 2, idem="k2")
+    play.core.tick(play.core.now + 5.1)
+    assert [(h.id, h.code, h.flags) for h, _ in play.take("cli/0")] == [
+        (1, "unavailable", wire.EXECUTED_MAYBE), (2, "unavailable", 0),
+    ]  # fmt: skip
+
+
 def test_a_prompt_without_idempotency_key_ends_with_its_worker(play):
     cli, dead = play.peer("cli/0"), play.peer("llm/0", "llm")
     play.peer("llm/1", "llm")
