@@ -202,7 +202,7 @@ def test_calls_at_once_cannot_pass_a_limit_together(stage):
 
 # --- kills ------------------------------------------------------------------------------------------
 
-KILLS = 10
+KILLS = 6
 RESERVED = 1000
 """`maxTokens` of the agent, and no input: each call reports a single token, so that the sum tells both."""
 
