@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -42,6 +43,23 @@ class Context:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by SIGTERM and SIGINT."""
     ready: Callable[[], None] = ready
+
+
+OTHER_FILES = 128
+"""Descriptors a process needs for itself."""
+
+
+def allow_open_files(wanted: int, log: logging.Logger) -> None:
+    """Room for `wanted` descriptors, as far as the hard limit goes: agents that may have many connections
+    must not take the last one from each other."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    if most < needed:
+        log.warning("%d open files are allowed, %d could be needed: raise `ulimit -n`", most, needed)
 
 
 def run(role: str, main: Callable[[Context], Awaitable[None]]) -> None:

@@ -19,8 +19,8 @@ from beige.errors import BeigeError, Denied
 from beige.messages.egress import ConnectRequest
 from socket_bridge.proxy_head import MAX_HEAD, Asked, Refused, answer_headers, asked, refusal
 
-MAX_CONNECTIONS = 256
-"""Of one agent, also those that wait; the configuration's `connections` is how many are open at once."""
+WAITING = 64
+"""Of one agent, beyond those it may have open: they wait. More are closed at once, with a word."""
 HEAD_S = 20.0
 """Until the whole head of a request has come."""
 TURN_S = 60.0
@@ -59,11 +59,17 @@ class Door:
         self.agent = agent
         self._connect = connect
         self._turn = _Turn(limit, turn_s)
+        self._most = limit + WAITING
         self._head_s = head_s
         self._serving: set[asyncio.Task[Any]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Called for each connection; never raises."""
+        if len(self._serving) >= self._most:
+            # Nothing is waited for: descriptors are what all agents share.
+            writer.write(refusal(Refused(503, f"agent '{self.agent}' has {self._most} connections already")))
+            writer.close()
+            return
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
@@ -83,15 +89,14 @@ class Door:
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     async def _answered(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = Client(reader, writer)
         try:
-            if len(self._serving) > MAX_CONNECTIONS:
-                raise Refused(503, f"agent '{self.agent}' has {MAX_CONNECTIONS} connections already")
-            client = Client(reader, writer)
             wanted = asked(await client.head(self._head_s))
             async with self._turn:
                 await self._carried(client, wanted)
         except Refused as refused:
-            await _refuse(reader, writer, refused)
+            if not client.answered:
+                await _refuse(reader, writer, refused)
         except ConnectionError:
             pass  # the agent's end is gone
 

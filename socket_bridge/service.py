@@ -13,9 +13,9 @@ from beige.messages.egress import ConnectRequest
 from beige.messages.tools import ToolCall, ToolResult
 from beige.paths import Home
 from beige.plugins import MAX_TIMEOUT_S
-from beige.process import Context
-from socket_bridge.desk import Desk, Relay
-from socket_bridge.egress import Connect, Door
+from beige.process import Context, allow_open_files
+from socket_bridge.desk import MAX_CONNECTIONS, Desk, Relay
+from socket_bridge.egress import WAITING, Connect, Door
 from socket_bridge.egress_listener import EgressListener, remove_stale
 from socket_bridge.hangup import HangupWatch
 from socket_bridge.listener import Listener
@@ -74,9 +74,17 @@ def egress_listeners(home: Home, config: Config, bus: Bus) -> list[EgressListene
     return found
 
 
+def files_needed(config: Config) -> int:
+    """Descriptors, if every agent has all the connections it may."""
+    boxes = [agent.sandbox.egress for agent in config.agents.values()]
+    proxied = sum(egress.connections + WAITING for egress in boxes if egress is not None)
+    return MAX_CONNECTIONS * len(boxes) + proxied
+
+
 async def main(context: Context) -> None:
     """Listen for every configured agent until stopped."""
     config = load(context.home)
+    allow_open_files(files_needed(config), context.log)
     bus = Bus(context.home, context.user)
 
     hangups = HangupWatch(asyncio.get_running_loop())

@@ -21,11 +21,12 @@ RESOLVE_S = 10.0
 CONNECT_S = 10.0
 """For each address."""
 MAX_TRIED = 4
-RESOLVERS = 32
+RESOLVERS = 4
+"""Threads, for each agent."""
 READ_BYTES = 64 * 1024
 
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host and port to addresses; OSError (gaierror) if there are none."""
+Resolve = Callable[[str, int, str], Awaitable[Sequence[str]]]
+"""Host, port and the agent that asks to addresses; OSError (gaierror) if there are none."""
 Refused = Callable[[str], str]
 """Address to why it is not connected to; "" if it may be."""
 
@@ -48,20 +49,24 @@ class Refusal(Denied):
 
 
 class SystemResolver:
-    """As every program of this machine resolves: in threads, because the C library can't do otherwise."""
+    """As every program of this machine resolves: in threads, because the C library can't do otherwise. A
+    thread can't be called back from a name that never answers, so each agent has a few of its own to jam."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="resolve")
+        self._threads: dict[str, ThreadPoolExecutor] = {}
 
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
+    async def __call__(self, host: str, port: int, agent: str) -> Sequence[str]:
         def look_up() -> list[str]:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        if agent not in self._threads:
+            self._threads[agent] = ThreadPoolExecutor(RESOLVERS, thread_name_prefix=f"resolve-{agent}")
+        return await asyncio.get_running_loop().run_in_executor(self._threads[agent], look_up)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in self._threads.values():
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 def refused(address: str) -> str:
@@ -87,9 +92,9 @@ class Dialer:
     def __init__(self, resolve: Resolve, refused: Refused = refused) -> None:
         self._resolve, self._refused = resolve, refused
 
-    async def open(self, wanted: Destination) -> Link:
+    async def open(self, wanted: Destination, agent: str) -> Link:
         """Refusal: it leads to a place that is not on the internet. Failed: no such name, no answer."""
-        addresses = [wanted.host] if is_address(wanted.host) else await self._addresses(wanted)
+        addresses = [wanted.host] if is_address(wanted.host) else await self._addresses(wanted, agent)
         for address in addresses:
             if reason := self._refused(address):
                 raise Refusal(f"{wanted.host} leads to {reason}: egress reaches the internet only", address)
@@ -103,10 +108,10 @@ class Dialer:
                 failure = error.strerror or "the connection failed"
         raise Failed(f"{wanted} can't be reached: {failure}", executed="no")
 
-    async def _addresses(self, wanted: Destination) -> Sequence[str]:
+    async def _addresses(self, wanted: Destination, agent: str) -> Sequence[str]:
         try:
             async with asyncio.timeout(RESOLVE_S):
-                return await self._resolve(wanted.host, wanted.port)
+                return await self._resolve(wanted.host, wanted.port, agent)
         except TimeoutError:
             raise Failed(f"the name {wanted.host} could not be resolved in time", executed="no") from None
         except (OSError, UnicodeError):

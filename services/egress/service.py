@@ -18,17 +18,19 @@ from beige.config import Config, load
 from beige.destinations import Destination, canonical_host
 from beige.errors import Malformed, Overloaded
 from beige.messages.egress import ConnectRequest, ConnectResult
-from beige.process import Context
+from beige.process import Context, allow_open_files
 from services.egress.dialer import Dialer, Link, Refusal, Refused, Resolve, SystemResolver, refused
 from services.egress.flow import Flow, Limits, hello_of
 from services.egress.upstream import ProxyDialer, configured
 
 DRAIN_S = 2.0
 SPARE = 16
+FILES_EACH = 2
+"""Of a connection, while its name is being resolved."""
 
 
 class Opener(Protocol):
-    async def open(self, wanted: Destination) -> Link: ...
+    async def open(self, wanted: Destination, agent: str) -> Link: ...
 
 
 async def main(context: Context, resolve: Resolve | None = None, refused: Refused = refused) -> None:
@@ -38,6 +40,7 @@ async def main(context: Context, resolve: Resolve | None = None, refused: Refuse
     service = Service(
         _dialer(config, resolve or system, refused, context.log), allowance(config), context.log
     )
+    allow_open_files(FILES_EACH * sum(allowance(config).values()), context.log)
     bus = Bus(context.home, context.user)
     capacity = sum(allowance(config).values()) + SPARE
     bus.serve("egress", {"egress.connect": service.connect}, capacity=capacity, drain_s=DRAIN_S)
@@ -83,7 +86,7 @@ class Service:
 
     async def _reach(self, request: Request, wanted: Destination) -> Link:
         try:
-            return await self._dialer.open(wanted)
+            return await self._dialer.open(wanted, request.agent)
         except Refusal as refusal:
             self._log.warning(
                 "refused %s to agent %s: it leads to %s", wanted, request.agent, refusal.address

@@ -62,7 +62,7 @@ class ProxyDialer:
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
 
-    async def open(self, wanted: Destination) -> Link:
+    async def open(self, wanted: Destination, agent: str) -> Link:
         """Refusal for addresses that are not on the internet, and for names that can't be."""
         if is_address(wanted.host):
             if reason := why_refused(wanted.host):

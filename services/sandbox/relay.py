@@ -7,6 +7,7 @@ walls depends on it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from contextlib import suppress
 
@@ -61,5 +62,7 @@ class Relay:
                 except CannotRun as error:
                     if not reported:
                         self._log.error("the relay of agent %s can't be started: %s", self._agent, error)
+                    if error.errno == errno.ENOENT:
+                        return  # an image of somebody else's
                     reported = True
             await asyncio.sleep(AGAIN_S)

@@ -18,7 +18,7 @@ INTERNET = ip_network("127.0.5.0/24")
 asked = Counter()
 
 
-async def resolve(host, _port):
+async def resolve(host, _port, _agent):
     names = json.loads((Path(os.environ["BEIGE_HOME"]) / "names.json").read_text())
     if host not in names:
         raise socket.gaierror(socket.EAI_NONAME, "no such name")

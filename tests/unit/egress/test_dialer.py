@@ -14,7 +14,7 @@ def resolving(*answers):
     """A resolver that gives these answers in turn, and notes what it was asked."""
     asked = []
 
-    async def resolve(host, port):
+    async def resolve(host, port, agent):
         asked.append(host)
         answer = answers[len(asked) - 1]
         if isinstance(answer, Exception):
@@ -29,7 +29,7 @@ def test_a_name_of_this_machine_is_refused_with_the_real_resolver():
         resolver = SystemResolver()
         try:
             with pytest.raises(Refusal, match="egress reaches the internet only"):
-                await Dialer(resolver).open(Destination("localhost", 9))
+                await Dialer(resolver).open(Destination("localhost", 9), "travel")
         finally:
             resolver.close()
 
@@ -40,14 +40,14 @@ def test_a_public_address_of_this_machine_would_be_refused_too():
     resolve, _ = resolving(["127.0.5.9"])
     own = Dialer(resolve, lambda address: "this machine" if address == "127.0.5.9" else "")
     with pytest.raises(Refusal, match="this machine"):
-        asyncio.run(own.open(Destination("a.example", 9)))
+        asyncio.run(own.open(Destination("a.example", 9), "travel"))
 
 
 def test_one_bad_address_among_good_ones_refuses_the_name():
     resolve, asked = resolving(["127.0.5.1", "10.0.0.1"])
     dialer = Dialer(resolve, lambda address: "private" if address.startswith("10.") else "")
     with pytest.raises(Refusal) as caught:
-        asyncio.run(dialer.open(Destination("a.example", 9)))
+        asyncio.run(dialer.open(Destination("a.example", 9), "travel"))
     assert caught.value.address == "10.0.0.1"
     assert "10.0.0.1" not in str(caught.value)
     assert asked == ["a.example"]
@@ -56,7 +56,7 @@ def test_one_bad_address_among_good_ones_refuses_the_name():
 def test_an_address_is_not_asked_for_as_a_name():
     resolve, asked = resolving(["127.0.5.1"])
     with pytest.raises(Refusal):
-        asyncio.run(Dialer(resolve).open(Destination("10.0.0.1", 9)))
+        asyncio.run(Dialer(resolve).open(Destination("10.0.0.1", 9), "travel"))
     assert asked == []
 
 
@@ -71,7 +71,7 @@ def test_the_next_address_is_tried_when_one_does_not_answer():
         listening = await asyncio.start_server(serve, "127.0.5.1", 0)
         port = listening.sockets[0].getsockname()[1]
         resolve, asked = resolving(["127.0.5.2", "127.0.5.1"])
-        link = await Dialer(resolve, lambda _: "").open(Destination("a.example", port))
+        link = await Dialer(resolve, lambda _: "").open(Destination("a.example", port), "travel")
         await asyncio.wait_for(accepted.wait(), 30)
         link.writer.close()
         await link.writer.wait_closed()
@@ -87,4 +87,4 @@ def test_the_next_address_is_tried_when_one_does_not_answer():
 def test_a_name_without_addresses_is_a_failure_not_a_crash(answer):
     resolve, _ = resolving(answer)
     with pytest.raises(Failed):
-        asyncio.run(Dialer(resolve, lambda _: "").open(Destination("a.example", 9)))
+        asyncio.run(Dialer(resolve, lambda _: "").open(Destination("a.example", 9), "travel"))

@@ -67,7 +67,7 @@ def through(answer, host="a.example"):
     async def main():
         async with Upstream(answer) as upstream:
             dialer = ProxyDialer(Proxy(Destination("127.0.0.1", upstream.port), "Basic eDp5"))
-            link = await dialer.open(Destination(host, 443))
+            link = await dialer.open(Destination(host, 443), "travel")
             link.writer.write(b"tunnel")
             received = await link.reader.readexactly(6)
             link.writer.close()
@@ -100,4 +100,4 @@ def test_a_proxy_that_says_no_or_nonsense(answer, said, caplog):
 @pytest.mark.parametrize("host", ["10.0.0.1", "::1", "169.254.169.254", "localhost", "intranet"])
 def test_what_can_not_be_on_the_internet_is_not_even_asked_for(host):
     with pytest.raises(Denied):
-        asyncio.run(ProxyDialer(Proxy(Destination("127.0.0.1", 9))).open(Destination(host, 443)))
+        asyncio.run(ProxyDialer(Proxy(Destination("127.0.0.1", 9))).open(Destination(host, 443), "travel"))
