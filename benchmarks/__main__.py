@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from beige.testing import House, short_home
-from benchmarks import bus, containers, llm, rig, sandbox
+from benchmarks import bus, containers, gateway, llm, rig, sandbox
 
 CONFIG = """{
   llm: { providers: { script: { api: "scripted", script: "script.json5" } } },
@@ -30,12 +30,13 @@ MEASURES = (
     (sandbox, GOVERNORS + EXECUTORS, CONFIG),
     (containers, (*GOVERNORS, "sandbox"), FIFTY),
     (llm, (), CONFIG),
+    (gateway, (), CONFIG),
 )
 """What measures, what must run in its house before, and with which configuration."""
 
 
 def main() -> int:
-    rows = []
+    rows: list[rig.Row | rig.Fact] = []
     for measure, processes, config in MEASURES:
         print(f"measuring: {measure.__name__.rpartition('.')[2]}", file=sys.stderr)
         with short_home() as home:

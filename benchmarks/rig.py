@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -29,6 +29,21 @@ class Row:
     target: str
     """In words; empty: none, the number is for comparison."""
     ok: bool
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that has no plain thing beside it."""
+
+    name: str
+    value: float
+    unit: str
+    least: float | None = None
+    """The target; None: none."""
+
+    @property
+    def ok(self) -> bool:
+        return self.least is None or self.value >= self.least
 
 
 def row(
@@ -95,16 +110,28 @@ class Peer:
         self.close()
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: Sequence[Row | Fact]) -> str:
+    timed = [found for found in rows if isinstance(found, Row)]
     head = f"{'':<44} {'ours ms':>10} {'plain ms':>10} {'ratio':>8}  target"
     lines = [
         f"{r.name:<44} {r.ours_ms:>10.3f} {r.plain_ms:>10.3f} {r.ratio:>8.3f}  "
-        + (f"{r.target}  {'ok' if r.ok else 'MISSED'}" if r.target else "-")
-        for r in rows
+        + (f"{r.target}  {_verdict(r)}" if r.target else "-")
+        for r in timed
     ]
-    return "\n".join([head, *lines])
+    facts = [
+        f"{f.name:<55} {f.value:>10g} {f.unit}" + (f"  {_verdict(f)}" if f.least is not None else "")
+        for f in rows
+        if isinstance(f, Fact)
+    ]
+    return "\n".join([head, *lines, *facts])
 
 
-def write(rows: list[Row], path: Path = OUT) -> None:
+def _verdict(found: Row | Fact) -> str:
+    return "ok" if found.ok else "MISSED"
+
+
+def write(rows: Sequence[Row | Fact], path: Path = OUT) -> None:
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({"rows": [asdict(r) for r in rows]}, indent=1) + "\n")
+    timed = [asdict(found) for found in rows if isinstance(found, Row)]
+    facts = [asdict(found) | {"ok": found.ok} for found in rows if isinstance(found, Fact)]
+    path.write_text(json.dumps({"rows": timed, "facts": facts}, indent=1) + "\n")

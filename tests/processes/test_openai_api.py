@@ -234,6 +234,13 @@ def test_responses_go_on_after_a_response_and_fork_from_an_earlier_one(stage, cl
     assert refused.value.code == "previous_response_not_found"
 
 
+def test_a_part_of_a_conversation_is_not_taken_for_it(stage, client):
+    first = client.responses.create(model="travel", input="go")
+    second = client.responses.create(model="travel", input="two", previous_response_id=first.id)
+    _, session = chat(stage, user("two"), assistant(second.output_text), user("three"))
+    assert len(prompts(stage, session)) == 1, "the client doesn't know of `go`, so its agent doesn't either"
+
+
 def test_responses_have_conversations_and_histories(client):
     client.responses.create(model="travel", input="go", conversation="conv_1")
     named = client.responses.create(model="travel", input="two", conversation="conv_1")
@@ -307,8 +314,10 @@ def test_a_stopped_answer_is_gone_on_from_with_what_the_client_saw_of_it(stage):
             assert any("This" in line for line in answer.iter_lines())
         path = f"/api/agents/slow/sessions/{session}"
         until(lambda: client.get(path).json()["outcome"] == "cancelled", "the turn is cancelled")
+        stage.go()
         messages = [user("stopped"), assistant("This ta"), user("go on")]
         on = client.post(CHAT, json={"model": "slow", "messages": messages})
+    (stage.work / "slow" / "go").unlink()
     assert on.status_code == 200, on.text
     assert on.headers["beige-session"] == session
     assert prompts(stage, session, "slow") == ["stopped", "go on"]

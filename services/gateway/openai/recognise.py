@@ -82,6 +82,11 @@ def plan(said: Sequence[Said], known: Sequence[Place | None]) -> Plan:
     return Plan(place, tuple(said[begin:fresh]), tuple(said[fresh:]))
 
 
+def stranger(said: Sequence[Said]) -> Plan:
+    """Of a history nothing of which is known."""
+    return plan(said, [None] * len(said))
+
+
 def instructions(system: str) -> bytes:
     """What `Place.system` holds; empty for none."""
     return _digest(b"system", system.encode("utf-8", "surrogatepass"))[:16] if system else b""

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from benchmarks.rig import alternate, row, table, write
+from benchmarks.rig import Fact, alternate, row, table, write
 
 
 def test_the_ratio_is_the_median_of_the_rounds_own_ratios():
@@ -48,3 +48,14 @@ def test_the_result_is_json(tmp_path):
     assert json.loads((tmp_path / "out" / "bench.json").read_text()) == {
         "rows": [{"name": "x", "ours_ms": 1.0, "plain_ms": 2.0, "ratio": 0.5, "target": "", "ok": True}]
     }
+
+
+@pytest.mark.parametrize(("least", "ok"), [(None, True), (5, True), (6, False)])
+def test_a_number_without_a_plain_thing_beside_it_may_have_a_target(least, ok, tmp_path):
+    found = Fact("streams", 5, "of 6", least)
+    assert found.ok == ok
+    assert ("MISSED" in table([found])) != ok
+    write([found, row("x", [1.0], [1.0])], tmp_path / "b.json")
+    written = json.loads((tmp_path / "b.json").read_text())
+    assert [fact["ok"] for fact in written["facts"]] == [ok]
+    assert len(written["rows"]) == 1
