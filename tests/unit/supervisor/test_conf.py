@@ -67,3 +67,10 @@ def test_process_names_are_log_names_and_users_follow_the_scale() -> None:
         "gateway/0", "policy/0", "audit/0", "sandbox/0", "tools/0", "egress/0", "bridge/0",
         "llm/0", "llm/1", "tap/0", "cli/0",
     }  # fmt: skip
+
+
+def test_a_program_that_is_switched_off_neither_runs_nor_has_a_key() -> None:
+    without = frozenset({"gateway"})
+    assert "[program:gateway]" in render(ScaleConfig())
+    assert "[program:gateway]" not in render(ScaleConfig(), without)
+    assert set(bus_users(ScaleConfig())) - set(bus_users(ScaleConfig(), without)) == {"gateway/0"}
