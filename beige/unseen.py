@@ -28,3 +28,12 @@ def _escaped(code: int) -> str:
     if code < 0x10000:
         return f"\\u{code:04x}"
     return f"\\u{0xD800 + ((code - 0x10000) >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def text_of(text: str) -> str:
+    """`text` that any encoder takes: halves of surrogate pairs joined, a single one as U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

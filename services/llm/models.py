@@ -27,6 +27,7 @@ from services.llm.leases import Cooling
 from services.llm.providers.base import ModelRequest, Provider, unique_ids
 from services.llm.providers.failures import ModelError
 from services.llm.tools import SPECS, ToolSpec
+from services.llm.wellformed import well_formed
 
 log = logging.getLogger("llm")
 NO_PRICES: Mapping[ModelKey, Price] = MappingProxyType({})
@@ -175,7 +176,8 @@ class TurnModels:
             try:
                 opened = self._models.open(index, system, conversation, tools, lease.max_tokens)
                 async with aclosing(self._watched(opened, label)) as events:
-                    async for event in events:
+                    async for said in events:
+                        event = well_formed(said)
                         written += estimate.event_size(event)
                         if isinstance(event, MessageDone):
                             done = MessageDone(

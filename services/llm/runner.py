@@ -32,7 +32,6 @@ from services.llm.events import (
 from services.llm.providers.failures import ModelError
 from services.llm.summary import Model, summarise
 from services.llm.toolbox import Emit as Send
-from services.llm.wellformed import message_of, well_formed
 
 TEXT_PIECE = 64 * 1024
 """Characters of one event's text; an item of the bus has a limit."""
@@ -101,7 +100,7 @@ class Runner:
         try:
             async with aclosing(self._model.stream(self._system, self._turn.messages)) as events:
                 async for event in events:
-                    await self._perform(self._turn.handle(well_formed(event)))
+                    await self._perform(self._turn.handle(event))
         except ModelError as error:
             await self._perform(self._turn.handle(ModelFailed(error)))
 
@@ -115,7 +114,7 @@ class Runner:
             await self._perform(self._turn.handle(SummaryFailed(error)))
         else:
             self._model.shortened()
-            await self._perform(self._turn.handle(Summarised(message_of(answer))))
+            await self._perform(self._turn.handle(Summarised(answer)))
 
     async def _perform(self, commands: Sequence[Command]) -> None:
         """Write and tell at once; the rest waits for its turn."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from beige.unseen import text_of
 from services.llm.conversation import Assistant
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
 
@@ -34,15 +35,6 @@ def message_of(message: Assistant) -> Assistant:
     except UnicodeEncodeError:
         return msgspec.convert(_cleaned(msgspec.to_builtins(message)), Assistant)
     return message
-
-
-def text_of(text: str) -> str:
-    """Pairs joined; a half becomes U+FFFD."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def _cleaned(value: Any) -> Any:

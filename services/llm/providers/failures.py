@@ -15,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
 from beige.errors import Failed
+from beige.unseen import text_of
 
 Kind = Literal[
     "rate_limited",  # a limit of this key: wait `retry_after_s`, or ask another model
@@ -61,7 +62,7 @@ class ModelError(Failed):
 
     def __init__(self, kind: Kind, message: str, *, status: int | None = None,
                  retry_after_s: float | None = None) -> None:  # fmt: skip
-        super().__init__(message)
+        super().__init__(text_of(message))
         self.kind, self.status, self.retry_after_s = kind, status, retry_after_s
         self.too_long = kind == "context_too_long"
         """A shorter conversation could help: also where one of several models that were tried said so."""

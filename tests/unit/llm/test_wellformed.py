@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from beige.unseen import text_of
 from services.llm.conversation import Assistant, Text, ToolCall
 from services.llm.events import MessageDone, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.wellformed import text_of, well_formed
+from services.llm.wellformed import well_formed
 
 
 @pytest.mark.parametrize(
