@@ -60,6 +60,10 @@ class Request:
         self.wants_items = header.credit > 0
         self.down = Sender(header.credit, header.credit_bytes)
         self.up: Receiver | None = None
+        self.movable = False
+        """Set by a handler while it has done nothing yet: if this process stops now, the broker gives a call
+        that has an idempotency key to another one."""
+        self.moved = False
 
     async def send(self, item: msgspec.Struct | bytes) -> None:
         """One item to the caller; waits for its credit. Nothing if it asked for no stream."""
@@ -151,7 +155,12 @@ class Server:
             found[1].down.grant(header.credit, header.credit_bytes)
 
     async def drain(self, limit_s: float) -> None:
-        """Wait for running calls, then cancel what is left and wait for its clean-up."""
+        """Give back what was not begun, wait for running calls, then cancel what is left and wait for its
+        clean-up."""
+        for task, request in self._running.values():
+            if request.movable and request.header.idem:
+                request.moved = True
+                task.cancel()
         tasks = [task for task, _ in self._running.values()]
         if not tasks:
             return
@@ -179,6 +188,8 @@ class Server:
             found = self._running.get(request.header.id)
             if found is not None and found[1] is request:
                 del self._running[request.header.id]
+        if request.moved:
+            return  # unanswered: when this session ends, the broker gives it to another process
         if request.hop in (wire.DIRECT, wire.EXECUTE):
             request.outcome.duration_ms = round((time.perf_counter() - started) * 1000, 3)
             answer[0].outcome = request.outcome

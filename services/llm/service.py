@@ -73,7 +73,9 @@ class Service:
         notice = _notices(request)
         check(self._agents[request.agent], body.settings)
         session_id = check_id(request.session)
+        request.movable = True
         async with self._sessions.open(request.agent, session_id, notice) as session:
+            request.movable = False
             if any(isinstance(entry, TurnEnd) for entry in session.repaired):
                 await notice("the last turn of this session was interrupted; the conversation goes on")
             if (known := answered_before(session.id, session.entries, request.call_name)) is not None:

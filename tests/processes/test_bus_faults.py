@@ -116,7 +116,7 @@ def test_cancelling_reaches_the_executor_and_closes_the_record(rig):
 def test_the_callers_death_reaches_the_executor(rig):
     script = (
         "import asyncio,sys\nfrom beige.bus import Bus\nfrom beige.paths import Home\n"
-        "from beige.messages import ToolCall\n"
+        "from beige.messages.tools import ToolCall\n"
         "async def main():\n"
         "    bus = Bus(Home.find(), 'cli/1')\n"
         "    await bus.start()\n"

@@ -11,7 +11,7 @@ from beige.messages.base import AgentRef, Empty
 from beige.messages.llm import ForkRequest, HistoryRequest, PromptRequest, SessionsRequest
 from beige.messages.session_settings import SessionSettings, SettingsRequest
 from beige.sessions import turn_options
-from tests.processes.llm_stage import new_session_stage, prompt
+from tests.processes.llm_stage import KEYS, new_session_stage, prompt
 from tests.simulator.replies import Silence, Tool, reply
 
 
@@ -163,6 +163,31 @@ def test_cancel_without_a_prompt_cancels_none_and_needs_a_session(stage):
     assert ask(stage, "bus.cancel", Empty()).cancelled == 0
     with pytest.raises(Malformed, match="an agent and a session"):
         ask(stage, "bus.cancel", Empty(), session="")
+
+
+def test_a_prompt_that_waits_in_a_process_that_is_stopped_is_served_by_the_other(stage):
+    stage.simulator.answer(Silence(), reply("Back."))
+
+    async def steps(cli):
+        events, queued = asyncio.Queue(), asyncio.Queue()
+        first = waiting_prompt(cli, "first", events)
+        await asyncio.to_thread(stage.simulator.wait_for, lambda: len(stage.simulator.requests) == 1)
+        stats = await cli.call("bus.stats", Empty())
+        busy = {peer.user for peer in stats.peers if peer.service == "llm" and peer.in_flight}
+        name = {"llm/0": "llm", "llm/1": "llm/1"}[busy.pop()]
+        second = waiting_prompt(cli, "second", queued)
+        await until(queued, lambda event: "is busy" in event.text)
+        assert await asyncio.to_thread(stage.house.stop, name) == 0
+        with pytest.raises(Cancelled):
+            await first
+        answer = (await second).text
+        await asyncio.to_thread(stage.house.start, name, env=KEYS)
+        return answer
+
+    assert stage.run(steps) == "Back."
+    lines = stage.session("claude", "s1")
+    assert [line["text"] for line in lines if line["type"] == "prompt"] == ["first", "second"]
+    assert [line["outcome"] for line in lines if line["type"] == "turn_end"] == ["cancelled", "answered"]
 
 
 def test_prompts_to_one_session_are_served_in_the_order_they_were_made(stage):
