@@ -17,9 +17,10 @@ from beige.tui.clean import clean
 
 LIMIT = 200_000
 """Characters of an answer that are shown; /export has all of it."""
-MARKDOWN_LIMIT, LINE_LIMIT, MOST_BLOCKS, DEEPEST = 60_000, 8_000, 400, 60
-"""What is laid out as Markdown at most: characters, those of one line, blocks, indentation and quotes."""
-PLAIN_PIECE = 8_000
+MARKDOWN_LIMIT, LINE_LIMIT, MOST_WIDGETS, DEEPEST = 60_000, 8_000, 300, 60
+"""What is laid out as Markdown at most: characters, those of one line, widgets, indentation and quotes."""
+SLICE, PLAIN_PIECE = 500, 8_000
+"""Characters that are added at once; those of a plain widget."""
 _DEEP = re.compile(r"(?m)^[ \t>]+")
 HIGHLIGHT_LIMIT = 20_000
 """Characters of a code block that are coloured: it is done anew with each piece that arrives."""
@@ -83,8 +84,13 @@ class Answer(Vertical):
         piece = clean(text, room)
         if len(text) > room:
             piece += "\n\n[the rest is not shown here; /export has it]"
+        for at in range(0, len(piece), SLICE):
+            await self._add(piece[at : at + SLICE])
+
+    async def _add(self, piece: str) -> None:
+        line = self.said.rpartition("\n")[2] + piece
         self.said += piece
-        if self._markdown is not None and not self._quick(piece):
+        if self._markdown is not None and not self._quick(self._markdown, line):
             self._markdown = None
         if self._markdown is None:
             await self._add_plain(piece)
@@ -96,15 +102,14 @@ class Answer(Vertical):
             self._markdown = None
             await self._add_plain(self.said)
 
-    def _quick(self, piece: str) -> bool:
-        """Each piece costs parsing the last block anew, and each block a widget."""
-        assert self._markdown is not None
-        line = len(self.said) - self.said.rfind("\n", 0, len(self.said) - len(piece)) - 1
+    def _quick(self, markdown: Markdown, lines: str) -> bool:
+        """Each piece costs parsing the last block anew, and each block a widget. `lines`: the last line
+        that was shown, and what comes."""
         return (
             len(self.said) <= MARKDOWN_LIMIT
-            and max(line, len(max(piece.split("\n"), key=len))) <= LINE_LIMIT
-            and len(self._markdown.children) + piece.count("\n") <= MOST_BLOCKS
-            and max(len(run[0]) for run in _DEEP.finditer("> " + piece)) <= DEEPEST
+            and max(map(len, lines.split("\n"))) <= LINE_LIMIT
+            and sum(1 for _ in markdown.walk_children()) <= MOST_WIDGETS
+            and max((len(run[0]) for run in _DEEP.finditer(lines)), default=0) <= DEEPEST
         )
 
     async def _add_plain(self, text: str) -> None:

@@ -167,7 +167,7 @@ class BeigeApp(App[None]):
 
     async def _prompt(self, text: str) -> None:
         if not self.status.session or self.status.opening:
-            await self.say("no session is open yet", "error")
+            await self.say("no session is open yet; Up brings the prompt back", "error")
         else:
             self.turns.send(text)
 
@@ -212,7 +212,7 @@ class BeigeApp(App[None]):
         self.line.update(Content(self.status.line(max(self.size.width - 2, 1))))
 
     def do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Beside the screen, one after the other or at once; what goes wrong is said."""
+        """Beside the screen; what goes wrong is said."""
         self.run_worker(self._told(work), group="commands")
 
     async def _told(self, work: Coroutine[Any, Any, None]) -> None:
@@ -220,6 +220,8 @@ class BeigeApp(App[None]):
             await work
         except (ApiError, Away, BeigeError) as error:
             await self.say(failure(error), "error")
+        except Exception as error:  # an answer of an odd shape, say: it must not end the client
+            await self.say(f"this client failed ({type(error).__name__}: {error})", "error")
 
     def _connection(self, state: str) -> None:
         self.status.connection = state

@@ -64,9 +64,9 @@ class Turns:
             return "nothing is running"
         try:
             await self._api.cancel(self._status.agent, self._status.session)
-        except Away:
+        except (Away, ApiError) as error:
             await self.leave()
-            return f"the gateway is away: this turn is no longer watched; {dropped}".rstrip("; ")
+            return f"not cancelled, but no longer watched: {failure(error)}; {dropped}".rstrip("; ")
         return dropped
 
     async def leave(self) -> None:

@@ -28,6 +28,8 @@ from beige.paths import private_directory
 log = logging.getLogger("llm")
 NAME = "session-settings"
 MAX_BYTES = 4 * 1024 * 1024
+MOST_SESSIONS = 5_000
+"""Of one agent: a client that may only talk to it can't fill the file for the others."""
 LOCK_S, LOCK_POLL_S = 5.0, 0.01
 
 
@@ -39,6 +41,10 @@ class File(Struct, forbid_unknown_fields=True):
 
 class Damaged(Exception):
     """The file can't be used as it is. The message says why, without a path."""
+
+
+def _of(agent: str, file: File) -> int:
+    return sum(key.startswith(f"{agent}/") for key in file.sessions)
 
 
 class SettingsFile:
@@ -71,6 +77,10 @@ class SettingsFile:
                     file = File()
                     notices.append(self._put_aside(error))
                 layer = change(file.sessions.get(key, SessionSettings()))
+                if key not in file.sessions and _of(agent, file) >= MOST_SESSIONS:
+                    raise TooLarge(
+                        f"{MOST_SESSIONS} sessions of {agent} have settings: unset what is not needed"
+                    )
                 if layer == SessionSettings():
                     file.sessions.pop(key, None)
                 else:

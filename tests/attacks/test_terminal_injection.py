@@ -219,6 +219,21 @@ def test_hostile_markdown_ends_nothing(name):
     assert "still here" in on_screen(steps)[0]
 
 
+def test_a_long_answer_of_an_ordinary_model_is_laid_out_whether_it_comes_at_once_or_in_pieces():
+    """Control of the bounds: they don't take Markdown from those who mean well."""
+    text = "# Title\n\n" + "\n\n".join(f"Paragraph **{n}** " + "of some words " * 9 for n in range(100))
+    text += "\n\n```python\n" + "print('x')\n" * 400 + "```\n\nThe **end**.\n"
+
+    async def steps(app, pilot):
+        for pieces in ([text], [text[at : at + 500] for at in range(0, len(text), 500)]):
+            await app.transcript.show([TurnEvent("text_delta", text=piece) for piece in pieces])
+            await app.transcript.show([TurnEvent("message_end")])
+            await pilot.pause()
+            assert "**" not in cells(app) and "The end." in cells(app)
+
+    on_screen(steps)
+
+
 def test_an_endless_answer_and_an_endless_output_are_bounded():
     async def steps(app, pilot):
         await app.transcript.show([TurnEvent("text_delta", text="word\n\n" * 100)])

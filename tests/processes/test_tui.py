@@ -376,7 +376,7 @@ def test_escape_ends_the_watching_of_a_turn_whose_gateway_is_away(stage):
         stage.house.kill("gateway")
         await user.sees("reconnecting")
         await user.press("escape")
-        await user.sees("this turn is no longer watched")
+        await user.sees("no longer watched")
         await user.until(lambda: not user.app.turns.running, "no turn")
 
     at_the_terminal(stage, steps, agent="slow", url=f"unix://{stage.home.http_socket}")

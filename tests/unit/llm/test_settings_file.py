@@ -107,10 +107,10 @@ def test_something_else_in_its_place_is_damage_and_never_followed(tmp_path, kind
 
 def test_a_file_that_would_grow_over_its_limit_stays_as_it_is(tmp_path):
     path = tmp_path / "session-settings.json"
-    entries = (f'"a/{n:07d}":{{"verbose":true}}' for n in range(settings_file.MAX_BYTES // 35))
+    entries = (f'"a{n % 100}/{n:07d}":{{"verbose":true}}' for n in range(settings_file.MAX_BYTES // 37))
     path.write_text('{"v":1,"sessions":{' + ",".join(entries) + "}}")
     before = path.read_bytes()
-    assert SettingsFile(tmp_path).read("a", "0000001") == (SessionSettings(verbose=True), [])
+    assert SettingsFile(tmp_path).read("a1", "0000001") == (SessionSettings(verbose=True), [])
     with pytest.raises(TooLarge, match=r"session-settings\.json"):
         SettingsFile(tmp_path).change("a", "s1", verbose)
     assert path.read_bytes() == before
@@ -125,3 +125,15 @@ def test_a_held_lock_ends_in_a_clear_error_not_in_waiting_for_ever(tmp_path):
     finally:
         os.close(holder)
     assert not (tmp_path / "session-settings.json").exists()
+
+
+def test_one_agents_clients_can_not_fill_the_file_for_the_others(tmp_path):
+    path = tmp_path / "session-settings.json"
+    entries = ",".join(f'"a/{n}":{{"verbose":true}}' for n in range(settings_file.MOST_SESSIONS))
+    path.write_text('{"v":1,"sessions":{' + entries + "}}")
+    with pytest.raises(TooLarge, match="sessions of a "):
+        SettingsFile(tmp_path).change("a", "one-more", verbose)
+    SettingsFile(tmp_path).change("a", "7", lambda _: SessionSettings())
+    SettingsFile(tmp_path).change("a", "one-more", verbose)
+    SettingsFile(tmp_path).change("b", "s1", verbose)
+    assert SettingsFile(tmp_path).read("b", "s1") == (SessionSettings(verbose=True), [])
