@@ -14,6 +14,8 @@ from beige.paths import Home
 
 app = new_app(help="Check the configuration, print its schema.")
 HIDDEN = "(hidden)"
+_IN_URL = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
+"""User and password of a URL."""
 _SECRET = re.compile(r"key|token|secret|password|auth|cookie|credential", re.IGNORECASE)
 
 
@@ -97,6 +99,6 @@ def without_secrets(value: Any, key: str = "") -> Any:
         return {k: without_secrets(v, k if not _SECRET.search(key) else key) for k, v in value.items()}
     if isinstance(value, list):
         return [without_secrets(item, key) for item in value]
-    if isinstance(value, str) and value and _SECRET.search(key) and "${" not in value:
-        return HIDDEN
+    if isinstance(value, str) and "${" not in value:
+        return HIDDEN if value and _SECRET.search(key) else _IN_URL.sub(HIDDEN, value)
     return value

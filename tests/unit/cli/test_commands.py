@@ -16,6 +16,7 @@ from beige.supervisor.environment import minimal
 PLAIN = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 VALID = """{
   llm: { providers: { openai: { apiKey: "${KEY}", headers: { "X-Auth": "literal-secret" } } } },
+  egress: { upstreamProxy: "http://user:literal-secret@proxy.example:3128" },
   agents: { a: { model: { provider: "openai", model: "m" }, tools: [], sandbox: { image: "i" } } },
 }"""
 
@@ -117,6 +118,7 @@ def test_config_show_fills_in_defaults_and_hides_what_is_secret(home: Home) -> N
     shown = json.loads(done.stdout)
     assert shown["agents"]["a"]["sandbox"]["profile"] == "sealed"
     assert shown["llm"]["providers"]["openai"]["apiKey"] == "${KEY}"
+    assert shown["egress"]["upstreamProxy"] == "http://(hidden)@proxy.example:3128"
     assert "literal-secret" not in done.stdout and "resolved-secret" not in done.stdout
 
 
