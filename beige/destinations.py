@@ -20,7 +20,7 @@ from beige.errors import Malformed
 DEFAULT_PORTS = frozenset({80, 443})
 """What a rule without a port covers."""
 MAX_HOST = 253
-RULE_FORM = 'a host such as "api.github.com", "*.pypi.org", "*" or one with a port, "host:8443"'
+RULE_FORM = 'a host such as "api.github.com", "*.mirror.example", "*" or one with a port, "host:8443"'
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z")
 _NUMBER = re.compile(r"([0-9]+|0x[0-9a-f]*)\Z")

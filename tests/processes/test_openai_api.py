@@ -41,6 +41,12 @@ def sdk(stage, token=None):
     return openai.OpenAI(base_url=f"{stage.url}/v1", api_key=token or stage.token, http_client=transport)
 
 
+def restart_llm(stage):
+    """As supervisord does after kill -9: the next process is asked for the turn, and knows that it had begun."""
+    stage.house.kill("llm")
+    stage.start(["llm"])
+
+
 def user(text):
     return {"role": "user", "content": text}
 
@@ -361,7 +367,7 @@ def test_a_turn_that_may_have_been_done_is_not_asked_for_again(own):
         effects = own.work / "effects"
         seen = effects.read_text().count("echo waiting") if effects.exists() else 0
         until(lambda: effects.exists() and effects.read_text().count("echo waiting") > seen, "it runs")
-        own.house.kill("llm")
+        restart_llm(own)
         with pytest.raises(openai.APIStatusError) as lost:
             asked.result(60)
     assert (lost.value.status_code, lost.value.code) == (502, "peer_lost")
@@ -376,16 +382,15 @@ def test_an_error_in_a_stream_is_its_last_event(own):
         with pytest.raises(openai.APIError) as lost:
             for chunk in client.chat.completions.create(**body):
                 if "This" in (chunk.choices[0].delta.content or ""):
-                    own.house.kill("llm")
+                    restart_llm(own)
         assert lost.value.code == "peer_lost"
-        own.start(["llm"])
         body = {"model": "slow", "input": "go", "stream": True}
         with plain.stream("POST", RESPONSES, json=body) as answer:
             lines = []
             for line in answer.iter_lines():
                 lines.append(line)
                 if '"This' in line and "delta" in line:
-                    own.house.kill("llm")
+                    restart_llm(own)
         last = strict(ResponseStreamEvent, lines[-2][6:])
         assert last.type == "response.failed"
         assert "peer_lost" in last.response.error.message
