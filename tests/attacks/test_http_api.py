@@ -264,6 +264,23 @@ def test_a_preflight_is_answered_for_allowed_origins_alone(stage):
     allowed = ask(stage, *ask_for, "Origin: https://app.example.org", token="")
     assert (allowed.status, allowed.body) == (204, b""), "control"
     assert b"access-control-allow-credentials" not in allowed.head
+    assert b"access-control-allow-headers" not in allowed.head
+
+
+@pytest.mark.parametrize("wanted", ["authorization, content-type", "Authorization,X-Stainless-Arch"])
+def test_a_preflight_allows_the_headers_that_clients_add(stage, wanted):
+    answer = preflight(stage, wanted)
+    assert f"access-control-allow-headers: {wanted}".lower().encode() in answer.head.lower()
+
+
+@pytest.mark.parametrize("wanted", ["*", "a b", "a,", "a\x00b", "a;b", "ä"])
+def test_what_is_no_list_of_headers_is_not_repeated(stage, wanted):
+    assert b"access-control-allow-headers" not in preflight(stage, wanted).head
+
+
+def preflight(stage, wanted):
+    asks = ("Access-Control-Request-Method: POST", f"Access-Control-Request-Headers: {wanted}")
+    return ask(stage, "OPTIONS /v1/responses HTTP/1.1", *asks, "Origin: https://app.example.org", token="")
 
 
 def test_an_allowed_origin_needs_a_token_all_the_same(stage):
