@@ -18,6 +18,11 @@ def openings(home: Home, config: Config) -> Iterator[Finding]:
         box = agent.sandbox
         if box.egress is not None:
             yield _egress(name, box.egress.allow)
+        if box.network == "bridge":
+            text = f"{name}: on the engine's bridge, where nothing is decided or recorded"
+            yield Finding(
+                "network", "warning", text, "remove sandbox.network, and list its hosts in egress.allow"
+            )
         if box.root:
             text = f"{name}: commands are root inside the container"
             yield Finding("root", "warning", text, "remove sandbox.root if it needs no apt; or use gVisor")

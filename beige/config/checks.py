@@ -132,10 +132,19 @@ def _check_profile(at: Location, sandbox: dict[str, Any]) -> Iterator[Problem]:
     is_open = sandbox.get("profile") == "open"
     if sandbox.get("root") is True and not is_open:
         yield Problem((*at, "root"), "is only for the profile open", 'write profile: "open" or remove it')
+    if sandbox.get("network") == "bridge":
+        yield from _check_bridge((*at, "network"), is_open, "egress" in sandbox)
     if is_open and "homeSize" in sandbox:
         yield Problem(
             (*at, "homeSize"), "has no effect in the profile open, where HOME is on disk", "remove it"
         )
+
+
+def _check_bridge(at: Location, is_open: bool, has_egress: bool) -> Iterator[Problem]:
+    if not is_open:
+        yield Problem(at, '"bridge" is only for the profile open', 'write profile: "open" or remove it')
+    if has_egress:
+        yield Problem(at, '"bridge" makes egress.allow meaningless: nothing has to go that way', "keep one")
 
 
 def _check_egress(at: Location, allow: list[Any]) -> Iterator[Problem]:

@@ -149,6 +149,9 @@ class SandboxConfig(Section):
     written, so that packages can be installed, and larger limits."""
     root: bool = False
     """Profile "open" only: commands are root inside the container, as apt needs."""
+    network: Literal["none", "bridge"] = "none"
+    """Profile "open" only. "bridge" takes a wall away: the container hangs on the engine's own bridge, and
+    what goes over it is neither decided nor recorded. Egress is the way that is."""
     egress: EgressConfig | None = None
     """The way to the internet, through a proxy that asks policy; left out: there is none."""
     runtime: Annotated[str, Field(pattern=RUNTIME_PATTERN)] | None = None

@@ -288,8 +288,15 @@ class Sandbox:
                 self._log.warning(
                     "%s has no executor; falling back to docker exec", self.config.sandbox.image
                 )
+        self._warn_of_bridge()
         container = await self._started(specs[False])
         return self._by_docker_exec(container.id)
+
+    def _warn_of_bridge(self) -> None:
+        if self.config.sandbox.network == "bridge":
+            self._log.warning("the container of %s is on the engine's bridge (sandbox.network): whatever it "
+                              "reaches there, this machine's own services too, is neither decided nor "
+                              "recorded", self.agent)  # fmt: skip
 
     async def _with_executor(self, spec: ContainerSpec) -> Channel:
         self._listener.forget()
@@ -298,6 +305,7 @@ class Sandbox:
         channel = await self._executor_of(container, CONNECT_S)
         if channel is not None:
             self._log.info("made the container of %s, runtime: %s", self.agent, (await self._runtime()).why)
+            self._warn_of_bridge()
             return channel
         state = await self._engine.inspect(container.id)
         await self._engine.remove(container.id)

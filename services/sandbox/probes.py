@@ -40,6 +40,7 @@ class Facts:
     profile: str = "sealed"
     root: bool = False
     """Commands are root inside (profile open)."""
+    network: str = "none"
 
     @property
     def gvisor(self) -> bool:

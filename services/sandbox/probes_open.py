@@ -1,6 +1,7 @@
 """What the profile open changes about the probes: the walls it has not, each with what is seen instead. Pure.
 
-Everything that is not named here holds as in `sealed`: network, mounts, kernel, executor, limits.
+Everything that is not named here holds as in `sealed`: mounts, kernel, executor, limits; and the network,
+unless the operator took that wall away.
 """
 
 from __future__ import annotations
@@ -39,7 +40,19 @@ _ROOT: Changes = {
 }
 
 
+_NO_WALL = LeftOut("sandbox.network is bridge: this wall was taken away")
+_BRIDGE: Changes = {
+    "network-mode": "bridge",
+    "networks": "bridge",
+    "addresses": _NO_WALL,
+    "interfaces": "eth0 lo",
+    "routes": _NO_WALL,
+    "no-way-out": _NO_WALL,
+}
+
+
 def changes(facts: Facts) -> Changes:
     if facts.profile != "open":
         return {}
-    return {**_OPEN, **(_ROOT if facts.root else {})}
+    on_bridge = facts.network == "bridge"
+    return {**_OPEN, **(_ROOT if facts.root else {}), **(_BRIDGE if on_bridge else {})}

@@ -116,7 +116,7 @@ def container_spec(
         "User": "0:0" if sandbox.root else USER,
         # An agent that looks for the host's secrets: nothing of the gateway's environment goes in.
         "Env": [f"{name}={value}" for name, value in base_environment(agent, sandbox).items()],
-        "NetworkDisabled": True,
+        "NetworkDisabled": sandbox.network == "none",
         "Tty": False,
         "OpenStdin": False,
         "AttachStdin": False,
@@ -196,11 +196,16 @@ def _tmpfs(sandbox: SandboxConfig) -> dict[str, str]:
 
 
 def _openings(sandbox: SandboxConfig) -> dict[str, Any]:
-    """What the profile open opens in the walls: its root layer, which goes with the container; and, for an
-    agent that is root inside, the few capabilities that installing packages takes."""
+    """What the profile open opens in the walls: its root layer, which goes with the container; and what the
+    operator took away by name: for an agent that is root inside, the few capabilities that installing
+    packages takes; the network, which is logged each time and told by `beige doctor`."""
     if sandbox.profile != "open":
         return {}
-    return {"ReadonlyRootfs": False, "CapAdd": list(ROOT_CAPABILITIES) if sandbox.root else []}
+    return {
+        "ReadonlyRootfs": False,
+        "CapAdd": list(ROOT_CAPABILITIES) if sandbox.root else [],
+        "NetworkMode": sandbox.network,
+    }
 
 
 def _walls(seccomp: str) -> dict[str, Any]:
@@ -272,6 +277,8 @@ def _check(agent: str, sandbox: SandboxConfig) -> None:
     where = f"agents.{agent}.sandbox"
     if sandbox.root and sandbox.profile != "open":
         raise ConfigError(f"{where}.root", "is only for the profile open")
+    if sandbox.network != "none" and sandbox.profile != "open":
+        raise ConfigError(f"{where}.network", "is only for the profile open")
     if not files_fit(
         sandbox.memory, sandbox.tmp_size, "0" if sandbox.profile == "open" else sandbox.home_size
     ):

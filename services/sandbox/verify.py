@@ -94,6 +94,7 @@ class Verification:
             run=str(self._home.run),
             profile=self._config.profile,
             root=self._config.root,
+            network=self._config.network,
         )
         return facts, found
 

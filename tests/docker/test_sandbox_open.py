@@ -1,11 +1,13 @@
 """The profile open on real containers: walls kept, walls opened; and the way out, of both profiles.
 
-Agents: `user` and `root` (root inside) have egress, `shut` has none, `narrow` is sealed with egress.
+Agents: `user` and `root` (root inside) have egress, `shut` has none, `narrow` is sealed with egress,
+`bridged` is on the engine's own bridge.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 
 import pytest
@@ -29,6 +31,7 @@ LEFT_OUT = {
     "user": {"privilege-tools", "tmp-noexec", "home-size"},
     "root": {"privilege-tools", "tmp-noexec", "home-size", "set-id-files", "engine-files"},
     "narrow": set(),
+    "bridged": {"privilege-tools", "tmp-noexec", "home-size", "addresses", "routes", "no-way-out"},
 }
 
 
@@ -56,6 +59,7 @@ def world(make_house, sandbox_image, open_image, tools):
             "user": tools.agent(open_image, **SMALL, **way),
             "root": tools.agent(open_image, **SMALL, **way, root=True),
             "shut": tools.agent(open_image, **SMALL),
+            "bridged": tools.agent(open_image, **SMALL, network="bridge"),
             "narrow": tools.agent(sandbox_image, **way),
         }
         for name in ("sandbox", "policy"):
@@ -83,6 +87,26 @@ def test_every_probe_passes_that_holds_for_the_profile(world, agent):
 
     world.house.operate(test)
     assert set(seen) == set(PROBES)
+
+
+def test_the_bridge_is_a_hole_that_is_logged_and_others_have_not(world, tools):
+    """Both knock at a listener of the test's own, at the address that the bridge has on this machine."""
+
+    async def test(bus):
+        await bus.call("sandbox.ensure", AgentRef(), agent="bridged", ttl_s=60)
+        inspected = ("inspect", "--format", "{{.NetworkSettings.Gateway}}", world.house.container("bridged"))
+        with socket.socket() as server:
+            server.bind((tools.docker(*inspected), 0))
+            server.listen()
+            place = "{}/{}".format(*server.getsockname())
+            knock = ExecRequest(f"exec 3<>/dev/tcp/{place} && echo reached", timeout_s=20)
+            said = [await bus.call("sandbox.exec", knock, agent=a, ttl_s=60) for a in ("bridged", "shut")]
+        assert [one.stdout for one in said] == [b"reached\n", b""]
+        assert b"unreachable" in said[1].stderr
+
+    world.house.operate(test)
+    assert "bridged is on the engine's bridge" in world.house.log("sandbox")
+    assert "shut is on the engine's bridge" not in world.house.log("sandbox"), "control"
 
 
 # --- the negative control -------------------------------------------------------------------------------

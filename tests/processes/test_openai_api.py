@@ -42,7 +42,7 @@ def sdk(stage, token=None):
 
 
 def restart_llm(stage):
-    """As supervisord does after kill -9: the next process is asked for the turn, and knows that it had begun."""
+    """As supervisord does after kill -9: the next process is asked for the turn, and knows it had begun."""
     stage.house.kill("llm")
     stage.start(["llm"])
 

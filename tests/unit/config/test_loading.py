@@ -198,6 +198,18 @@ def config_text(providers: str = SCRIPTED, agent: str = AGENT, more: str = "", n
             id="home of open",
         ),
         pytest.param(
+            config_text(agent=AGENT.replace('"i"', '"i", network: "bridge"')),
+            'agents.a.sandbox.network: "bridge" is only for the profile open; write profile: "open" or',
+            id="bridge in sealed",
+        ),
+        pytest.param(
+            config_text(
+                agent=AGENT.replace('"i"', '"i", profile: "open", network: "bridge", egress: {allow: []}')
+            ),
+            'agents.a.sandbox.network: "bridge" makes egress.allow meaningless',
+            id="bridge beside egress",
+        ),
+        pytest.param(
             config_text(agent=AGENT.replace('"i"', '"i", root: true')),
             'agents.a.sandbox.root: is only for the profile open; write profile: "open" or remove it',
             id="root in sealed",

@@ -185,6 +185,18 @@ def test_root_inside_gets_six_capabilities_and_no_more() -> None:
     assert made["HostConfig"]["NetworkMode"] == "none"
 
 
+def test_the_bridge_changes_the_network_alone() -> None:
+    made, walled = spec(profile="open", network="bridge").body, spec(profile="open").body
+    assert difference(made["HostConfig"], walled["HostConfig"]) == {"NetworkMode"}
+    assert difference(made, walled) == {"HostConfig", "Labels", "NetworkDisabled"}
+    assert (made["HostConfig"]["NetworkMode"], made["NetworkDisabled"]) == ("bridge", False)
+
+
+def test_the_bridge_is_refused_in_sealed() -> None:
+    with pytest.raises(ConfigError, match=r"agents\.travel\.sandbox\.network: is only for the profile open"):
+        spec(network="bridge")
+
+
 def test_root_is_refused_in_sealed() -> None:
     with pytest.raises(ConfigError, match=r"agents\.travel\.sandbox\.root: is only for the profile open"):
         spec(root=True)
