@@ -17,6 +17,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -235,6 +236,7 @@ class Connection:
         try:
             for event in events:
                 if (await asyncio.wait([gone], timeout=pause_s))[0]:
+                    gone.exception()
                     self._simulator.lost()
                     self._http.send_failed()
                     return
@@ -271,8 +273,9 @@ class Connection:
         await self._send(h11.EndOfMessage())
 
     async def _hang(self) -> None:
-        """Until the client gives up."""
-        await self._reader.read(1)
+        """Until the client gives up. It resets the connection if it left something unread."""
+        with suppress(ConnectionError):
+            await self._reader.read(1)
         self._simulator.lost()
         self._http.send_failed()
 

@@ -46,7 +46,8 @@ def test_contenders_alternate_and_the_first_round_only_warms_up():
 def test_the_result_is_json(tmp_path):
     write([row("x", [1.0], [2.0])], tmp_path / "out" / "bench.json")
     assert json.loads((tmp_path / "out" / "bench.json").read_text()) == {
-        "rows": [{"name": "x", "ours_ms": 1.0, "plain_ms": 2.0, "ratio": 0.5, "target": "", "ok": True}]
+        "rows": [{"name": "x", "ours_ms": 1.0, "plain_ms": 2.0, "ratio": 0.5, "target": "", "ok": True}],
+        "facts": [],
     }
 
 
