@@ -17,6 +17,8 @@ HOLD_S = 0.01
 """Longest time a piece waits for company, in seconds."""
 HELD_LIMIT = 16 * 1024
 """Characters that leave at once."""
+CLOCK_EVERY = 8
+"""While pieces are held, each so many ask for the time, in case nobody else gets a turn."""
 _PIECES = ("text_delta", "thinking_delta")
 
 
@@ -43,6 +45,8 @@ class Outbox:
             await self._flush()
         self._held.append(event.text)
         self._kind, self._size = event.kind, self._size + len(event.text)
+        if self._flusher is not None and len(self._held) % CLOCK_EVERY:
+            return  # it leaves with the others
         if self._wait_s() <= 0:
             await self._flush()
             await asyncio.sleep(0)  # an SDK that has much to tell gives nobody else a turn

@@ -128,8 +128,10 @@ class Assembler:
 
     def _delta(self, delta: Any) -> list[ModelEvent]:
         content = getattr(delta, "content", None)
+        # Asking the SDK's object for a field it has not costs as much as all the rest.
+        extra = getattr(delta, "model_extra", None) or {}
         thoughts = [
-            *_texts(getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)),
+            *_texts(extra.get("reasoning_content") or extra.get("reasoning")),
             *_texts(content, "thinking"),
         ]
         texts = [*_texts(content), *_texts(getattr(delta, "refusal", None))]
