@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from beige.bus import Bus
-from beige.messages.base import AgentRef
+from beige.messages.base import AgentRef, Empty
 from beige.messages.llm import PromptRequest, PromptResult
 from beige.messages.policy import LeaseRequest
 
@@ -50,9 +50,16 @@ def with_workers(house, play, number=1):
             for worker in workers:
                 await stack.enter_async_context(worker.bus)
             async with asyncio.timeout(150):
+                while await _llm_peers(cli) != number:
+                    await asyncio.sleep(0.01)  # the broker has not noticed yet that one before us is dead
                 await play(Play(cli, workers))
 
     asyncio.run(main())
+
+
+async def _llm_peers(cli):
+    stats = await cli.call("bus.stats", Empty())
+    return sum(peer.service == "llm" for peer in stats.peers)
 
 
 @contextlib.asynccontextmanager

@@ -33,6 +33,10 @@ class Caller:
         await asyncio.wait_for(self.arrived.wait(), 10)
         self.arrived.clear()
 
+    async def has(self, text):
+        while "".join(piece for _, piece in self.seen) != text:
+            await self.next()
+
 
 def play(steps, hold_s=3600.0):
     async def run():
@@ -60,13 +64,10 @@ def test_pieces_are_held_no_longer_than_told():
         await outbox.send(piece("a"))
         await outbox.send(piece("b"))
         await outbox.send(piece("c"))
-        await caller.next()
-        await caller.next()
-        assert "".join(text for _, text in caller.seen) == "abc"
+        await caller.has("abc")
         await outbox.send(piece("d"))
         await outbox.send(piece("e"))
-        while "".join(text for _, text in caller.seen) != "abcde":
-            await caller.next()
+        await caller.has("abcde")
 
     play(steps, hold_s=0.001)
 
