@@ -17,12 +17,12 @@ from beige.errors import Denied, Failed, Malformed
 from beige.messages.chat import ChatEvent, ChatMessage, ChatRequest, ChatResult, ChatTool
 from beige.messages.session_settings import SessionSettings
 from services.llm.conversation import Assistant, Block, Message, Prompt, Text, ToolCall, ToolResult
-from services.llm.desk import check_agent
 from services.llm.events import MessageDone, ModelEvent, MovedOn, TextDelta, ThinkingDelta
-from services.llm.leases import Leases
-from services.llm.models import Models
+from services.llm.models.attempts import Models
+from services.llm.models.leases import Leases
 from services.llm.providers.failures import ModelError
-from services.llm.settings import arranged, check, resolve
+from services.llm.sessions.desk import check_agent
+from services.llm.settings.layers import arranged, check, resolve
 from services.llm.tools import ToolSpec
 
 log = logging.getLogger("llm")

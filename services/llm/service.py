@@ -17,27 +17,27 @@ from beige.messages.session_settings import SessionSettings
 from beige.paths import Home
 from beige.process import Context
 from beige.sessions import check_id
-from services.llm.again import answered_before
 from services.llm.chat import Chat
-from services.llm.compaction import compacted, context_tokens, plan
 from services.llm.conversation import Context as SessionContext
 from services.llm.conversation import Prompt, TurnEnd
-from services.llm.core import Turn
-from services.llm.desk import Desk, check_agent
 from services.llm.events import MovedOn
-from services.llm.leases import Leases
-from services.llm.models import Models, TurnModels
-from services.llm.outbox import Outbox
-from services.llm.prompt import AGENTS_MD, AGENTS_MD_LIMIT, plugin_tools, system_prompt
+from services.llm.models.attempts import Models, TurnModels
+from services.llm.models.leases import Leases
 from services.llm.providers.base import Provider
 from services.llm.providers.registry import open_providers
-from services.llm.runner import Runner
-from services.llm.session_settings import SettingsDesk
-from services.llm.sessions import Session, Sessions, Waiting
-from services.llm.settings import arranged, check
-from services.llm.summary import summarise
+from services.llm.sessions.desk import Desk, check_agent
+from services.llm.sessions.files import Session, Sessions, Waiting
+from services.llm.settings.desk import SettingsDesk
+from services.llm.settings.layers import arranged, check
 from services.llm.toolbox import Toolbox, read_text
 from services.llm.tools import cut
+from services.llm.turn.again import answered_before
+from services.llm.turn.compaction import compacted, context_tokens, plan
+from services.llm.turn.core import Turn
+from services.llm.turn.outbox import Outbox
+from services.llm.turn.prompt import AGENTS_MD, AGENTS_MD_LIMIT, plugin_tools, system_prompt
+from services.llm.turn.runner import Runner
+from services.llm.turn.summary import summarise
 
 log = logging.getLogger("llm")
 CAPACITY = 128

@@ -23,7 +23,7 @@ from beige.messages.base import Empty
 from beige.messages.llm import PromptRequest
 from beige.sessions import turn_options
 from services.llm.conversation import NOT_STARTED, Prompt, ToolResult, TurnEnd, messages
-from services.llm.journal import read_journal
+from services.llm.sessions.journal import read_journal
 from tests.processes.llm_stage import KEYS, new_session_stage
 from tests.simulator.replies import Fault, Tool, reply
 from tests.simulator.validity import problem

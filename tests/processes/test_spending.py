@@ -13,7 +13,7 @@ import pytest
 from beige.errors import Failed
 from beige.messages.policy import LeaseReport, Usage
 from beige.testing import House, short_home
-from services.llm.leases import Leases
+from services.llm.models.leases import Leases
 from tests.processes.lease_worker import with_workers
 from tests.processes.llm_stage import Stage, prompt
 from tests.simulator.replies import Fault, Held, Refusal, reply

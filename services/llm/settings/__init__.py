@@ -1,0 +1,1 @@
+"""Session settings: whose word holds, and where it is kept."""

@@ -1,0 +1,1 @@
+"""A turn: what is decided of it, and what carries it out."""
