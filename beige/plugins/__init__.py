@@ -17,6 +17,7 @@ from beige.plugins.api import (
 from beige.plugins.manifest import (
     Manifest,
     Provides,
+    channel_owners,
     load_manifest,
     resolve_plugin_dir,
     tool_name_problem,
@@ -40,6 +41,7 @@ __all__ = [
     "ToolOutput",
     "ToolResultLike",
     "UsageError",
+    "channel_owners",
     "deep_merge",
     "load_manifest",
     "resolve_plugin_dir",

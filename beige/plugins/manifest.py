@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -32,9 +32,10 @@ Line = Annotated[str, Meta(max_length=200)]
 
 
 class Provides(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the plugin offers."""
+    """What the plugin offers. At least one thing."""
 
-    tools: tuple[str, ...]
+    tools: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,14 +80,20 @@ def load_manifest(directory: Path, key: str = "") -> Manifest:
 
 def tool_owners(manifests: Iterable[Manifest]) -> dict[str, str]:
     """Which plugin provides each tool. ConfigError if two claim the same."""
+    return _owners((m.name, "tool", tool) for m in manifests for tool in m.provides.tools)
+
+
+def channel_owners(manifests: Iterable[Manifest]) -> dict[str, str]:
+    """Which plugin provides each channel. ConfigError if two claim the same."""
+    return _owners((m.name, "channel", channel) for m in manifests for channel in m.provides.channels)
+
+
+def _owners(provided: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     owners: dict[str, str] = {}
-    for manifest in manifests:
-        for tool in manifest.provides.tools:
-            other = owners.setdefault(tool, manifest.name)
-            if other != manifest.name:
-                raise ConfigError(
-                    f"plugins.{manifest.name}", f"tool {tool!r} is already provided by plugin {other!r}"
-                )
+    for plugin, kind, name in provided:
+        other = owners.setdefault(name, plugin)
+        if other != plugin:
+            raise ConfigError(f"plugins.{plugin}", f"{kind} {name!r} is already provided by plugin {other!r}")
     return owners
 
 
@@ -100,8 +107,19 @@ def tool_name_problem(plugin: str, tool: str) -> str:
         return f"{tool!r} is not a tool name (a-z, 0-9, - and _, at most 64, not starting with - or _)"
     if tool in CORE_TOOLS:
         return f"{tool!r} is the name of a core tool"
-    if tool != plugin and not tool.startswith((f"{plugin}_", f"{plugin}-")):
-        return f"{tool!r} must be {plugin!r} or start with '{plugin}_' or '{plugin}-'"
+    return _foreign(plugin, tool)
+
+
+def channel_name_problem(plugin: str, channel: str) -> str:
+    """Why plugin `plugin` may not offer `channel`; empty if it may."""
+    if not _PLUGIN_NAME.match(channel):
+        return f"{channel!r} is not a channel name (a-z, 0-9, - and _, at most 32, not starting with - or _)"
+    return _foreign(plugin, channel)
+
+
+def _foreign(plugin: str, name: str) -> str:
+    if name != plugin and not name.startswith((f"{plugin}_", f"{plugin}-")):
+        return f"{name!r} must be {plugin!r} or start with '{plugin}_' or '{plugin}-'"
     return ""
 
 
@@ -125,7 +143,7 @@ def _decode(file: Path, content: bytes) -> Manifest:
         text = str(error)
     at = _AT.search(text)
     place = f"{file}: {at['field']}" if at and at["field"] else str(file)
-    raise ConfigError(place, _AT.sub("", text), "allowed: name, description, commands, provides.tools")
+    raise ConfigError(place, _AT.sub("", text), "allowed: name, description, commands, provides")
 
 
 def _check_names(file: Path, manifest: Manifest, expected: str) -> None:
@@ -136,13 +154,22 @@ def _check_names(file: Path, manifest: Manifest, expected: str) -> None:
         raise ConfigError(
             f"{file}: name", f"is {manifest.name!r}", f"expected: {expected!r}, its name in the config"
         )
-    tools = manifest.provides.tools
-    for index, tool in enumerate(tools):
-        problem = tool_name_problem(manifest.name, tool)
-        if not problem and tool in tools[:index]:
-            problem = f"{tool!r} is listed twice"
+    provides = manifest.provides
+    if not provides.tools and not provides.channels:
+        raise ConfigError(f"{file}: provides", "lists nothing", "allowed: tools, channels")
+    _check_provided(file, manifest.name, "tools", provides.tools, tool_name_problem)
+    _check_provided(file, manifest.name, "channels", provides.channels, channel_name_problem)
+
+
+def _check_provided(
+    file: Path, plugin: str, kind: str, names: tuple[str, ...], problem_of: Callable[[str, str], str]
+) -> None:
+    for index, name in enumerate(names):
+        problem = problem_of(plugin, name)
+        if not problem and name in names[:index]:
+            problem = f"{name!r} is listed twice"
         if problem:
-            raise ConfigError(f"{file}: provides.tools[{index}]", problem)
+            raise ConfigError(f"{file}: provides.{kind}[{index}]", problem)
 
 
 def _bundled_names() -> str:

@@ -76,4 +76,4 @@ def load_frame(config: Config, manifest: Manifest, directory: Path, data_dir: Pa
         for agent, entry in config.agents.items()
         if name in entry.plugin_configs
     }
-    return frames.Load(name, str(directory), str(data_dir), list(manifest.provides.tools), base, overrides)
+    return frames.Load(name, str(directory), str(data_dir), manifest.provides, base, overrides)

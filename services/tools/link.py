@@ -1,141 +1,35 @@
-"""One life of a plugin's process: starts it, carries its calls, reads its pipes, kills it.
-
-Touches processes, a socket pair and pipes; decides nothing about restarting (`plugin_process`).
-"""
+"""One life of a plugin's process, for its tools: carries calls and their cancellation."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-import socket
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import cast
+from collections.abc import Callable
+from typing import Any
 
-import beige
-from beige.errors import Failed, Malformed
+from beige.errors import Failed
+from beige.pluginhost.child import Child
 from services.tools import frames
-from services.tools.prints import Prints, Throttle
 
-LOAD_S = 30.0
 CANCEL_SEEN_S = 2.0
 """A plugin whose event loop doesn't answer a cancellation within this time has lost its life."""
 STUCK_LIMIT = 16
-CLOSE_S = 4.0
-FLOOD_PAUSE_S = 0.02
-
-_ENVIRONMENT = frozenset({
-    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
-    "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-    "http_proxy", "https_proxy", "no_proxy",
-})  # fmt: skip
-_START = (
-    "import sys; sys.path.append(sys.argv[1]); from services.tools.worker import main; "
-    "main(int(sys.argv[2]), int(sys.argv[3]))"
-)
 
 
-def plugin_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The part of our environment a plugin gets. The tools process's own holds every plugin's secrets
-    (`tests/unit/tools/test_plugin_process.py::test_a_plugin_sees_no_other_plugins_secrets`)."""
-    return {key: value for key, value in environ.items() if key in _ENVIRONMENT or key.startswith("LC_")}
-
-
-class Link(asyncio.Protocol):
-    """From `start` to `kill`. `on_end` is called once, as soon as no call can be answered any more."""
+class Link(Child):
+    worker = "services.tools.worker"
 
     def __init__(self, log: logging.Logger, on_end: Callable[[], None]) -> None:
-        self._on_end = on_end
+        super().__init__(log, frames.host_reader(), on_end)
         self.timeouts: dict[str, float] = {}
-        self._log = log
-        self._loop = asyncio.get_running_loop()
-        self._reader = frames.host_reader()
-        self._throttle = Throttle()
         self._pending: dict[int, asyncio.Future[frames.Done]] = {}
         self._unseen: dict[int, asyncio.TimerHandle] = {}
-        self._load_answer: asyncio.Future[str] = self._loop.create_future()
-        self._end: asyncio.Future[str] = self._loop.create_future()
-        self._transport: asyncio.Transport | None = None
-        self._process: asyncio.subprocess.Process | None = None
-        self._killed = False
-        self._prints = _PrintReader(self._throttle, self._write_log)
-
-    # --- life -----------------------------------------------------------------------------------------
-
-    async def start(self, load: frames.Load) -> str:
-        """Start the process and load the plugin: empty, or the reason why it is not loaded.
-        OSError if no process can be started."""
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as on_error:
-            on_error.enter_context(ours)
-            ours.setblocking(False)
-            pipe = await _open_pipe(self._prints)
-            try:
-                self._process = await _spawn(theirs, pipe, load.data_dir)
-            finally:
-                os.close(pipe)
-            await self._loop.create_unix_connection(lambda: self, sock=ours)
-            on_error.pop_all()
-        self._send(load)
-        await asyncio.wait({self._load_answer, self._end}, timeout=LOAD_S, return_when="FIRST_COMPLETED")
-        if self._load_answer.done():
-            return self._load_answer.result()
-        return "" if self._end.done() else f"it did not load within {LOAD_S:g} s"
-
-    async def ended(self) -> str:
-        """Waits for the end of the process, however it comes; why, if it isn't just an exit."""
-        return await asyncio.shield(self._end)
-
-    @property
-    def is_over(self) -> bool:
-        return self._end.done()
-
-    async def close(self) -> None:
-        """Let the plugin close itself."""
-        self._send(frames.Close())
-        await asyncio.wait({self._end}, timeout=CLOSE_S)
-
-    async def kill(self) -> str:
-        """End the process and all of its session, resolve what waited for it; how it ended. May be
-        called again after it was cancelled."""
-        self._finish("")
-        if self._process is None:
-            self._prints.close()
-            return "it could not be started"
-        if not self._killed:
-            self._killed = True
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        status = await self._process.wait()
-        self._prints.close()
-        reason = self._end.result()
-        return reason or (f"it exited with status {status}" if status >= 0 else f"signal {-status} ended it")
-
-    def _finish(self, reason: str) -> None:
-        """The end of this life: every pending call learns of it."""
-        if self._end.done():
-            return
-        self._end.set_result(reason)
-        self._on_end()
-        for timer in self._unseen.values():
-            timer.cancel()
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(Failed("the plugin's process ended during the call"))
-        if self._transport is not None:
-            self._transport.abort()
-
-    # --- calls ----------------------------------------------------------------------------------------
 
     async def call(self, call: frames.Call) -> frames.Done:
         """Failed: the process ended during the call. Cancellation reaches the plugin."""
         future: asyncio.Future[frames.Done] = self._loop.create_future()
         self._pending[call.id] = future
-        self._send(call)
+        self.send(call)
         try:
             return await future
         except asyncio.CancelledError:
@@ -145,31 +39,12 @@ class Link(asyncio.Protocol):
             del self._pending[call.id]
 
     def _cancel(self, number: int) -> None:
-        if not self._end.done():
-            self._send(frames.Cancel(number))
-            late = self._loop.call_later(CANCEL_SEEN_S, self._finish, "its event loop was blocked")
+        if not self.is_over:
+            self.send(frames.Cancel(number))
+            late = self._loop.call_later(CANCEL_SEEN_S, self.finish, "its event loop was blocked")
             self._unseen[number] = late
 
-    # --- the socket -----------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._finish("")
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for frame in self._reader.feed(data):
-                self._handle(frame)
-        except Malformed as error:
-            self._finish(f"it broke the protocol: {error}")
-
-    def _send(self, frame: frames.ToPlugin) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frames.encode(frame))
-
-    def _handle(self, frame: frames.FromPlugin) -> None:
+    def take(self, frame: Any) -> None:
         match frame:
             case frames.Done():
                 future = self._pending.get(frame.id)
@@ -181,72 +56,14 @@ class Link(asyncio.Protocol):
                     timer.cancel()
             case frames.Stuck():
                 if frame.count >= STUCK_LIMIT:
-                    self._finish(f"{frame.count} cancelled calls did not end")
+                    self.finish(f"{frame.count} cancelled calls did not end")
             case frames.Loaded():
                 self.timeouts = frame.timeouts
-                self._answer_load("")
-            case frames.NotLoaded():
-                self._answer_load(frame.reason)
-            case frames.Log():
-                if self._throttle.allow(self._loop.time()):
-                    self._write_log(min(max(frame.level, logging.DEBUG), logging.CRITICAL), frame.text)
+                self.loaded()
 
-    def _answer_load(self, problem: str) -> None:
-        if not self._load_answer.done():
-            self._load_answer.set_result(problem)
-
-    def _write_log(self, level: int, text: str) -> None:
-        dropped = self._throttle.take_dropped()
-        self._log.log(level, "%s", text, extra={"lines_dropped": dropped} if dropped else None)
-
-
-class _PrintReader(asyncio.Protocol):
-    """Reads what the process prints. One that prints too much is slowed down, not we."""
-
-    def __init__(self, throttle: Throttle, write: Callable[[int, str], None]) -> None:
-        self._throttle, self._write = throttle, write
-        self._lines = Prints(throttle)
-        self._transport: asyncio.ReadTransport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.ReadTransport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        loop = asyncio.get_running_loop()
-        for line in self._lines.feed(data, loop.time()):
-            self._write(logging.INFO, line)
-        if self._throttle.dropped and self._transport is not None:
-            self._transport.pause_reading()
-            loop.call_later(FLOOD_PAUSE_S, self._resume)
-
-    def _resume(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        for line in self._lines.end():
-            self._write(logging.INFO, line)
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-
-
-async def _open_pipe(reader: _PrintReader) -> int:
-    """A pipe read by `reader`; its other end, which the caller closes."""
-    ours, theirs = os.pipe()
-    try:
-        await asyncio.get_running_loop().connect_read_pipe(lambda: reader, os.fdopen(ours, "rb", 0))
-    except BaseException:
-        os.close(theirs)
-        raise
-    return theirs
-
-
-async def _spawn(connection: socket.socket, prints: int, directory: str) -> asyncio.subprocess.Process:
-    root = str(Path(beige.__file__).parent.parent)
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-B", "-u", "-c", _START, root, str(connection.fileno()), str(os.getpid()),
-        pass_fds=[connection.fileno()], cwd=directory, env=plugin_environment(os.environ),
-        stdin=asyncio.subprocess.DEVNULL, stdout=prints, stderr=prints, start_new_session=True,
-    )  # fmt: skip
+    def lost(self) -> None:
+        for timer in self._unseen.values():
+            timer.cancel()
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(Failed("the plugin's process ended during the call"))

@@ -1,4 +1,4 @@
-"""Keeps one plugin's process alive and calls its tools: limits, restarts, what the caller is told.
+"""One plugin's tools: limits, and what the caller is told. Its process is kept alive by `Life`.
 
 A plugin that dies, hangs or speaks nonsense loses its process; nobody else's calls are touched.
 """
@@ -11,6 +11,7 @@ import logging
 from collections import defaultdict
 
 from beige.errors import Failed, Overloaded, Unavailable
+from beige.pluginhost.life import Life
 from beige.plugins import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 from services.tools import frames
 from services.tools.link import Link
@@ -22,9 +23,6 @@ CALLS_PER_PLUGIN = 64
 can't fill the service."""
 WAIT_READY_S = 5.0
 """How long a call waits for a plugin that is being restarted."""
-STEADY_S = 30.0
-BACKOFF_S = (0.0, 0.2, 1.0, 5.0, 15.0, 30.0)
-"""Pauses before the restarts after quick deaths; a life of `STEADY_S` starts the row again."""
 TIMED_OUT = 124
 
 
@@ -33,17 +31,9 @@ class PluginProcess:
 
     def __init__(self, load: frames.Load, log: logging.Logger) -> None:
         self.name = load.name
-        self.problem = ""
-        """Why the plugin is not loaded and will not be; empty while there is hope."""
-        self._load = load
         self._log = log
-        self._link: Link | None = None
-        self._last: Link | None = None
-        self._life: asyncio.Task[None] | None = None
-        self._closing = False
+        self._life = Life(load.name, load, load.data_dir, log, lambda on_end: Link(log, on_end))
         self._held = 0
-        self._up = asyncio.Event()
-        self._settled = asyncio.Event()
         self._numbers = itertools.count(1)
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(CALLS_PER_AGENT)
@@ -51,23 +41,20 @@ class PluginProcess:
 
     @property
     def is_up(self) -> bool:
-        return self._link is not None
+        return self._life.child is not None
+
+    @property
+    def problem(self) -> str:
+        """Why the plugin is not loaded and will not be; empty while there is hope."""
+        return self._life.problem
 
     async def start(self) -> None:
         """Returns when the plugin is loaded, or `problem` says why it is not."""
-        self._life = asyncio.create_task(self._live(), name=f"plugin-{self.name}")
-        await self._settled.wait()
+        await self._life.start()
 
     async def close(self) -> None:
         """Idempotent; afterwards no process is left."""
-        self._closing = True
-        if self._link is not None:
-            await self._link.close()
-        if self._life is not None:
-            self._life.cancel()
-            await asyncio.gather(self._life, return_exceptions=True)
-        if self._last is not None:
-            await self._last.kill()
+        await self._life.close()
 
     async def call(
         self, tool: str, args: list[str], *, agent: str, session: str, channel: str, cwd: str
@@ -99,52 +86,7 @@ class PluginProcess:
     async def _loaded(self) -> Link:
         if self.problem:
             raise Failed(f"plugin '{self.name}' is not loaded: {self.problem}", executed="no")
-        if self._link is None:
-            try:
-                async with asyncio.timeout(WAIT_READY_S):
-                    await self._up.wait()
-            except TimeoutError:
-                pass
-        if self._link is None:
+        link = await self._life.wait_up(WAIT_READY_S)
+        if link is None:
             raise Unavailable(f"plugin '{self.name}' is being restarted")
-        return self._link
-
-    def _down(self) -> None:
-        self._link = None
-        self._up.clear()
-
-    async def _live(self) -> None:
-        """Keep a process running until closed. A plugin that never loaded is not tried again."""
-        deaths = 0
-        while not self._closing:
-            started = asyncio.get_running_loop().time()
-            problem = await self._one_life()
-            if self._closing:
-                return
-            if not self._settled.is_set():
-                self._log.error("plugin is not loaded: %s", problem)
-                self.problem = problem
-                self._settled.set()
-                return
-            if asyncio.get_running_loop().time() - started > STEADY_S:
-                deaths = 0
-            self._log.error("plugin lost its process, starting it again: %s", problem)
-            await asyncio.sleep(BACKOFF_S[min(deaths, len(BACKOFF_S) - 1)])
-            deaths += 1
-
-    async def _one_life(self) -> str:
-        """From start to end; why it ended."""
-        link = self._last = Link(self._log, self._down)
-        problem, ending = "", ""
-        try:
-            problem = await link.start(self._load)
-            if not problem and not link.is_over:
-                self._link = link
-                self._up.set()
-                self._settled.set()
-                await link.ended()
-        except OSError as error:
-            problem = f"its process could not be started ({error.strerror})"
-        finally:
-            ending = await link.kill()
-        return problem or ending
+        return link

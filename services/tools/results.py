@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from beige.pluginhost.loader import type_name
 from beige.plugins import ToolError, ToolOutput
 
 MAX_OUTPUT = 900 * 1024
@@ -53,12 +54,6 @@ def cut(text: str, limit: int) -> str:
         return kept.decode()
     head = kept[:limit].decode(errors="ignore")
     return f"{head}\n[cut: {len(head)} of {len(text)} characters shown]\n"
-
-
-def type_name(value: object) -> str:
-    """A foreign type's name, safe to show."""
-    name = str(type(value).__name__)
-    return "".join(c for c in name if c.isascii() and (c.isalnum() or c == "_"))[:60] or "value"
 
 
 def _garbage(plugin: str, what: str) -> Result:

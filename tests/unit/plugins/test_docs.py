@@ -12,8 +12,8 @@ import pytest
 
 from beige.errors import Denied
 from beige.messages.tools import ToolResult
+from beige.pluginhost.loader import Registrar, load_plugin
 from beige.plugins import PluginContext, ToolInvocation, load_manifest
-from services.tools.loader import load_plugin
 from socket_bridge import protocol
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -36,9 +36,10 @@ def test_the_example_plugin_loads_and_runs(tmp_path: Path, monkeypatch: pytest.M
     manifest = load_manifest(tmp_path, "git")
     config = {"push": {"force": False}}
     context = PluginContext("git", tmp_path, logging.getLogger("plugin"))
-    plugin, tools = load_plugin(tmp_path, list(manifest.provides.tools), config, context)
+    registrar = Registrar(manifest.provides)
+    plugin = load_plugin(tmp_path, registrar, config, context)
     del sys.modules["beige_plugin_git"]
-    assert tools["git"].timeout_s == 120
+    assert registrar.tools["git"].timeout_s == 120
     assert plugin.git(ToolInvocation("git", ("status",), "travel", config=config)).exit_code == 0
 
 

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from beige.errors import ConfigError
 from beige.paths import Home, bundled_plugins_dir
-from beige.plugins import Manifest, load_manifest, resolve_plugin_dir, tool_name_problem, tool_owners
+from beige.plugins import (
+    Manifest,
+    Provides,
+    channel_owners,
+    load_manifest,
+    resolve_plugin_dir,
+    tool_name_problem,
+    tool_owners,
+)
 from beige.plugins.manifest import MAX_MANIFEST
 
 GIT: dict[str, Any] = {
@@ -57,11 +65,26 @@ def test_the_name_follows_the_config_key_not_the_directory(tmp_path: Path) -> No
         pytest.param({"name": "Git"}, "plugin.json: name: 'Git' is not a plugin name", id="name"),
         pytest.param({"hooks": []}, "unknown field `hooks`; allowed: name, description", id="unknown"),
         pytest.param(
-            {"provides": {"tools": ["git"], "channels": []}},
-            "plugin.json: provides: Object contains unknown field `channels`",
+            {"provides": {"tools": ["git"], "skills": []}},
+            "plugin.json: provides: Object contains unknown field `skills`",
             id="unknown-below",
         ),
-        pytest.param({"provides": {}}, "provides: Object missing required field `tools`", id="missing-below"),
+        pytest.param({"provides": {}}, "plugin.json: provides: lists nothing; allowed: tools", id="nothing"),
+        pytest.param(
+            {"provides": {"channels": ["git", "git"]}},
+            "channels[1]: 'git' is listed twice",
+            id="twice-channel",
+        ),
+        pytest.param(
+            {"provides": {"channels": ["telegram"]}},
+            "channels[0]: 'telegram' must be 'git'",
+            id="foreign-channel",
+        ),
+        pytest.param(
+            {"provides": {"channels": ["git:1"]}},
+            "channels[0]: 'git:1' is not a channel name",
+            id="channel-name",
+        ),
         pytest.param(
             {"provides": {"tools": ["git", 1]}}, "provides.tools[1]: Expected `str`", id="tool-type"
         ),
@@ -128,6 +151,13 @@ def test_two_plugins_cannot_provide_one_tool() -> None:
     assert tool_owners([first]) == {"kv": "a"}
     with pytest.raises(ConfigError, match=r"plugins\.b: tool 'kv' is already provided by plugin 'a'"):
         tool_owners([first, second])
+
+
+def test_two_plugins_cannot_provide_one_channel() -> None:
+    first, second = (Manifest(name, "x", Provides(channels=("chat",))) for name in ("a", "b"))
+    assert channel_owners([first]) == {"chat": "a"}
+    with pytest.raises(ConfigError, match=r"plugins\.b: channel 'chat' is already provided by plugin 'a'"):
+        channel_owners([first, second])
 
 
 def test_paths_are_relative_to_the_config_file(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ import pytest
 import uvloop
 
 from beige.errors import BeigeError, Failed, Overloaded
-from services.tools import frames, link, plugin_process
+from beige.pluginhost.child import plugin_environment
+from beige.pluginhost.frames import MAX_TO_PLUGIN
+from beige.plugins import Provides
+from services.tools import frames, plugin_process
 from services.tools.plugin_process import PluginProcess
 
 MENAGERIE = """
@@ -53,7 +56,7 @@ class Plugin:
         if what == "surrogate": return "a\\ud800"
         if what == "hang": time.sleep(1000)
         if what == "coroutine": return self.coroutine(call)
-        if what == "rogue": sys.modules["services.tools.worker"].os.write(int(rest[0]), b"\\xff" * 64)
+        if what == "rogue": os.write(int(rest[0]), b"\\xff" * 64)
         return None
 
     async def coroutine(self, call):
@@ -79,7 +82,7 @@ def create_plugin(config, ctx):
     return Plugin(config, ctx)
 """
 DETAILS = "the gateway's log has the details"
-TOOLS = ["zoo", "zoo-async", "zoo-quick"]
+PROVIDES = Provides(tools=("zoo", "zoo-async", "zoo-quick"))
 
 
 class Records(logging.Handler):
@@ -105,7 +108,7 @@ class Zoo:
         self.records = Records()
         log.addHandler(self.records)
         overrides = {"special": {"mine": True}}
-        load = frames.Load("zoo", str(directory), str(self.data), TOOLS, config or {}, overrides)
+        load = frames.Load("zoo", str(directory), str(self.data), PROVIDES, config or {}, overrides)
         self.plugin = PluginProcess(load, log)
 
     async def call(self, *args: str, tool: str = "zoo", agent: str = "a") -> frames.Done:
@@ -344,7 +347,7 @@ def test_nonsense_on_the_socket_costs_the_plugin_its_process(tmp_path: Path) -> 
     [
         ({"raise": True}, "create_plugin raised RuntimeError"),
         ({"exit": True}, "it exited with status 9"),
-        ({"big": "x" * frames.MAX_TO_PLUGIN}, "it exited with status 3"),
+        ({"big": "x" * MAX_TO_PLUGIN}, "it exited with status 3"),
     ],
     ids=["raises", "exits", "too-big"],
 )
@@ -373,4 +376,4 @@ def test_a_process_that_cannot_start_is_reported(tmp_path: Path) -> None:
 
 def test_the_environment_is_an_allowlist() -> None:
     given = {"PATH": "p", "LC_ALL": "C", "TOKEN": "t", "BEIGE_HOME": "h", "PYTHONPATH": "x"}
-    assert link.plugin_environment(given) == {"PATH": "p", "LC_ALL": "C"}
+    assert plugin_environment(given) == {"PATH": "p", "LC_ALL": "C"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.tools.prints import LINES_PER_S, MAX_LINE, Prints, Throttle
+from beige.pluginhost.prints import LINES_PER_S, MAX_LINE, Prints, Throttle
 
 
 def test_lines_are_joined_across_reads_and_blank_ones_dropped() -> None:

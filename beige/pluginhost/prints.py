@@ -1,7 +1,7 @@
 """Decides which of the lines a plugin prints or logs reach the service's log. Pure.
 
 A plugin that prints for ever must fill neither the disk nor the host's time
-(`tests/unit/tools/test_prints.py`): lines are cut, and above a rate they are counted, not kept.
+(`tests/unit/pluginhost/test_prints.py`): lines are cut, and above a rate they are counted, not kept.
 """
 
 from __future__ import annotations

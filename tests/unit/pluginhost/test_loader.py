@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from beige.plugins import PluginContext
-from services.tools.loader import LoadProblem, load_plugin
+from beige.pluginhost.loader import LoadProblem, Registrar, load_plugin
+from beige.plugins import PluginContext, Provides
 
 TEMPLATE = """
 class Plugin:
@@ -33,7 +33,9 @@ def _clean_imports() -> Iterator[None]:
 def load(directory: Path, source: str, tools: list[str]) -> dict[str, float]:
     (directory / "plugin.py").write_text(source)
     ctx = PluginContext("p", directory, logging.getLogger("plugin"))
-    return {name: tool.timeout_s for name, tool in load_plugin(directory, tools, {}, ctx)[1].items()}
+    registrar = Registrar(Provides(tools=tuple(tools)))
+    load_plugin(directory, registrar, {}, ctx)
+    return {name: tool.timeout_s for name, tool in registrar.tools.items()}
 
 
 def test_registered_tools_carry_their_limit(tmp_path: Path) -> None:
@@ -88,4 +90,6 @@ def test_a_plugin_that_cannot_be_created(tmp_path: Path, source: str, problem: s
 
 def test_a_missing_entry_is_named(tmp_path: Path) -> None:
     with pytest.raises(LoadProblem, match=r"plugin\.py is missing"):
-        load_plugin(tmp_path, ["p"], {}, PluginContext("p", tmp_path, logging.getLogger("plugin")))
+        load_plugin(
+            tmp_path, Registrar(Provides()), {}, PluginContext("p", tmp_path, logging.getLogger("plugin"))
+        )

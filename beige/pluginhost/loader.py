@@ -10,8 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from beige.plugins import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, PluginContext, ToolHandler
-from beige.plugins.manifest import ENTRY
-from services.tools.results import type_name
+from beige.plugins.manifest import ENTRY, Provides
 
 
 class LoadProblem(Exception):
@@ -26,15 +25,16 @@ class Tool:
 
 @dataclass
 class Registrar:
-    """The `PluginRegistrar` given to plugins."""
+    """The `PluginRegistrar` given to plugins. All that plugin.json lists is registered in each process of the
+    plugin, whichever part of it is used there."""
 
-    allowed: frozenset[str]
+    provides: Provides
     tools: dict[str, Tool] = field(default_factory=dict)
 
     def tool(
         self, name: str, handler: ToolHandler, *, description: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        if name not in self.allowed:
+        if name not in self.provides.tools:
             raise LoadProblem(f"it registers tool {name!r:.80}, which its plugin.json does not list")
         if name in self.tools:
             raise LoadProblem(f"it registers tool {name!r} twice")
@@ -44,11 +44,14 @@ class Registrar:
             raise LoadProblem(f"timeout_s of tool {name!r} must be above 0 and at most {MAX_TIMEOUT_S:g}")
         self.tools[name] = Tool(handler, float(timeout_s))
 
+    def missing(self) -> str:
+        """Something that plugin.json lists and that was not registered, in words; empty if there is none."""
+        tools = sorted(set(self.provides.tools) - set(self.tools))
+        return f"tool {tools[0]!r}" if tools else ""
 
-def load_plugin(
-    directory: Path, tools: list[str], config: dict[str, Any], ctx: PluginContext
-) -> tuple[Any, dict[str, Tool]]:
-    """The plugin and its tools. LoadProblem, with the plugin's own exception as cause."""
+
+def load_plugin(directory: Path, registrar: Registrar, config: dict[str, Any], ctx: PluginContext) -> Any:
+    """The plugin, which has registered itself. LoadProblem, with the plugin's own exception as cause."""
     create = getattr(_import(directory, ctx.name), "create_plugin", None)
     if not callable(create):
         raise LoadProblem(f"{ENTRY} defines no create_plugin(config, ctx)")
@@ -56,12 +59,16 @@ def load_plugin(
     register = getattr(plugin, "register", None)
     if not callable(register):
         raise LoadProblem("what create_plugin returned has no register(reg)")
-    registrar = Registrar(frozenset(tools))
     _guarded("register", register, registrar)
-    missing = sorted(registrar.allowed - set(registrar.tools))
-    if missing:
-        raise LoadProblem(f"its plugin.json lists tool {missing[0]!r}, which it does not register")
-    return plugin, registrar.tools
+    if missing := registrar.missing():
+        raise LoadProblem(f"its plugin.json lists {missing}, which it does not register")
+    return plugin
+
+
+def type_name(value: object) -> str:
+    """A foreign type's name, safe to show."""
+    name = str(type(value).__name__)
+    return "".join(c for c in name if c.isascii() and (c.isalnum() or c == "_"))[:60] or "value"
 
 
 def _import(directory: Path, name: str) -> ModuleType:
