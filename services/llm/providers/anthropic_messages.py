@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import anthropic
@@ -26,6 +26,7 @@ from services.llm.conversation import (
     ToolResult,
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
+from services.llm.providers.answering import SdkProvider, stopped
 from services.llm.providers.base import (
     ModelRequest,
     ThinkingLevel,
@@ -36,7 +37,7 @@ from services.llm.providers.base import (
     wire_id,
 )
 from services.llm.providers.bounds import client_options
-from services.llm.providers.failures import ModelError, from_status, from_transport, named
+from services.llm.providers.failures import ModelError, from_status, from_transport
 
 DEFAULT_URL = "https://api.anthropic.com"
 CONNECT_TIMEOUT_S = 10.0
@@ -61,15 +62,11 @@ _VERSION = re.compile(r"claude-(?:opus|sonnet|haiku)-(\d{1,2})(?:-(\d{1,2}))?(?!
 _NEW_FAMILY = re.compile(r"claude-(?:fable|mythos)-")
 
 
-class AnthropicMessages:
-    scripted = False
-
+class AnthropicMessages(SdkProvider):
     def __init__(self, name: str, *, api_key: str | None, base_url: str | None = None,
                  headers: Mapping[str, str] | None = None, timeout_s: float = 600.0) -> None:  # fmt: skip
-        self._name = name
-        self._secrets = [api_key or "", *(headers or {}).values()]
         # Everything is given, so that no variable of the environment adds a header or moves the URL.
-        self._client = anthropic.AsyncAnthropic(
+        client = anthropic.AsyncAnthropic(
             api_key=api_key or "none",
             base_url=re.sub(r"/v1/?$", "", base_url or DEFAULT_URL),
             default_headers={"x-api-key": api_key or "none", **(headers or {})},
@@ -77,26 +74,11 @@ class AnthropicMessages:
             timeout=anthropic.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             http_client=anthropic.DefaultAsyncHttpxClient(**client_options()),
         )
-        self._messages = self._client.messages  # the SDK imports this part lazily: now, not in a turn
+        secrets = [api_key or "", *(headers or {}).values()]
+        super().__init__(name, client, client.messages.create, translate, secrets)
 
-    def label(self, model: str) -> str:
-        return f"{self._name}/{model}"
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        label = self.label(request.model)
-        sent, assembler = encode_request(request, label), Assembler(label)
-        try:
-            async with await self._messages.create(**sent, stream=True) as events:
-                async for event in events:
-                    for arrived in assembler.feed(event):
-                        yield arrived
-            yield assembler.done()
-        except Exception as error:
-            failure = translate(error, assembler.began)
-            raise named(failure, label, self._secrets, assembler.usage) from error
-
-    async def close(self) -> None:
-        await self._client.close()
+    def begin(self, request: ModelRequest, label: str) -> tuple[dict[str, Any], Assembler]:
+        return encode_request(request, label), Assembler(label)
 
 
 def translate(error: Exception, began: bool) -> ModelError:
@@ -140,13 +122,10 @@ class Assembler:
         return ()
 
     def done(self) -> MessageDone:
-        if not self.began:
-            raise ModelError("bad_response", "the provider's answer holds no message (a wrong baseUrl?)")
-        if self._stop is None:
-            raise ModelError("stream_cut", "the answer ended before it was complete")
+        stop = stopped(self.began, self._stop)
         blocks = [_closed(self._blocks[index]) for index in sorted(self._blocks)]
         content = [block for block in blocks if block is not None]
-        calls, stop = any(isinstance(block, ToolCall) for block in content), self._stop
+        calls = any(isinstance(block, ToolCall) for block in content)
         stop = "tool_use" if calls and stop == "end_turn" else stop  # as some servers say it
         return MessageDone(Assistant(model=self._label, content=content, stop_reason=stop, usage=self.usage))
 
@@ -237,6 +216,7 @@ def encode_request(request: ModelRequest, label: str) -> dict[str, Any]:
         "messages": messages,
         "tools": tools,
         "max_tokens": request.max_tokens or _longest_answer(request.model),
+        "stream": True,
     }
     sent.update(_thinking(request, sent["max_tokens"]))
     return sent

@@ -71,7 +71,7 @@ MOST_TOKENS = 1_000_000_000
 def usage(**counted: object) -> dict[str, int]:
     """Numbers of a provider under the keys of `USAGE`. They are foreign: anything but a positive whole
     number is left out, so that no server can lower what a call is said to have used
-    (`tests/unit/llm/test_usage.py`)."""
+    (`tests/unit/llm/providers/test_usage.py`)."""
     unknown = counted.keys() - set(USAGE)
     assert not unknown, unknown
     return {name: found for name in USAGE if (found := tokens(counted.get(name)))}

@@ -26,7 +26,7 @@ def client_options() -> dict[str, Any]:
     """For the HTTP client of either SDK, whichever library theirs is built on.
 
     No redirects: `baseUrl` alone decides where a key goes, and `x-api-key` would be sent along to another
-    host (`tests/unit/llm/test_provider_bounds.py`).
+    host (`tests/unit/llm/providers/test_provider_bounds.py`).
     """
 
     async def bound(response: Any) -> None:
@@ -61,7 +61,7 @@ class Meter:
 def _bounded(read: Callable[..., AsyncIterator[bytes]]) -> Callable[..., AsyncIterator[bytes]]:
     """`read`, which all ways to a response's body go through. Stops a server from filling this process's
     memory, or stopping it for all its sessions, with one endless event
-    (`tests/unit/llm/test_provider_bounds.py`)."""
+    (`tests/unit/llm/providers/test_provider_bounds.py`)."""
 
     async def reading(*arguments: Any, **options: Any) -> AsyncIterator[bytes]:
         meter = Meter()

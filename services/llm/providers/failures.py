@@ -42,7 +42,7 @@ _CONTEXT = re.compile(
     r"tokens \+ `?max_new_tokens`? must be",
     re.IGNORECASE,
 )
-"""Each vendor's words for it, captured in `tests/unit/llm/test_failures.py`."""
+"""Each vendor's words for it, captured in `tests/unit/llm/providers/test_failures.py`."""
 _RATE = re.compile(r"rate.?limit|too many requests|quota", re.IGNORECASE)
 _OVERLOADED = re.compile(r"overloaded|capacity|temporarily unavailable|try again later", re.IGNORECASE)
 _BILLING = re.compile(r"credit balance|insufficient_quota|payment required|billing_error", re.IGNORECASE)
@@ -180,7 +180,7 @@ def redact(message: str, secrets: Iterable[str]) -> str:
     """`message` without the secrets, and without any eight characters in a row of one.
 
     Stops a provider, or a proxy at `baseUrl`, from printing the key into logs, sessions and terminals
-    by quoting it in an error (`tests/unit/llm/test_failures.py`).
+    by quoting it in an error (`tests/unit/llm/providers/test_failures.py`).
     """
     for secret in filter(None, secrets):
         message = message.replace(secret, "[key]")

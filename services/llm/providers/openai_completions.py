@@ -6,9 +6,8 @@ an object, choices may be empty, content null. What can be understood is underst
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +24,10 @@ from services.llm.conversation import (
     ToolResult,
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest, all_input_usage, arguments, clean, tool_call, wire_id
-from services.llm.providers.failures import ModelError, from_status, named
-from services.llm.providers.openai_sdk import open_client, translate
+from services.llm.providers.answering import SdkProvider, stopped
+from services.llm.providers.base import ModelRequest, arguments, clean, tool_call, wire_id
+from services.llm.providers.failures import ModelError, from_status
+from services.llm.providers.openai_sdk import counted, data_url, open_client, result_text, translate
 
 _STOPS: dict[str, StopReason] = {
     "length": "max_tokens",
@@ -41,35 +41,16 @@ _BROKEN = frozenset({"error", "abort", "network_error", "insufficient_system_res
 """How some servers end an answer that they could not finish."""
 
 
-class OpenAICompletions:
-    scripted = False
-
+class OpenAICompletions(SdkProvider):
     def __init__(self, name: str, *, api_key: str | None, base_url: str | None = None,
                  headers: Mapping[str, str] | None = None, timeout_s: float = 600.0) -> None:  # fmt: skip
-        self._name = name
-        self._secrets = [api_key or "", *(headers or {}).values()]
         self._own = base_url is None
-        self._client = open_client(api_key, base_url, headers, timeout_s)
-        self._completions = self._client.chat.completions  # imported lazily by the SDK: now, not in a turn
+        client = open_client(api_key, base_url, headers, timeout_s)
+        secrets = [api_key or "", *(headers or {}).values()]
+        super().__init__(name, client, client.chat.completions.create, translate, secrets)
 
-    def label(self, model: str) -> str:
-        return f"{self._name}/{model}"
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        label = self.label(request.model)
-        sent, assembler = encode_request(request, self._own), Assembler(label)
-        try:
-            async with await self._completions.create(**sent) as chunks:
-                async for chunk in chunks:
-                    for arrived in assembler.feed(chunk):
-                        yield arrived
-            yield assembler.done()
-        except Exception as error:
-            failure = translate(error, assembler.began)
-            raise named(failure, label, self._secrets, assembler.usage) from error
-
-    async def close(self) -> None:
-        await self._client.close()
+    def begin(self, request: ModelRequest, label: str) -> tuple[dict[str, Any], Assembler]:
+        return encode_request(request, self._own), Assembler(label)
 
 
 @dataclass
@@ -109,16 +90,13 @@ class Assembler:
         return self._delta(delta) if delta else []
 
     def done(self) -> MessageDone:
-        if not self.began:
-            raise ModelError("bad_response", "the provider's answer holds no message (a wrong baseUrl?)")
-        if not self._ended:
-            raise ModelError("stream_cut", "the answer ended before it was complete")
+        said = self._stop or ("tool_use" if self._calls else "end_turn")
+        stop = stopped(self.began, said if self._ended else None)
         text, thinking = "".join(self._text), "".join(self._thinking)
         content: list[Block] = [Thinking(thinking)] if thinking else []
         if text:
             content.append(Text(text))
         content += [tool_call(call.id, call.name, "".join(call.arguments)) for call in self._calls]
-        stop = self._stop or ("tool_use" if self._calls else "end_turn")
         return MessageDone(Assistant(model=self._label, content=content, stop_reason=stop, usage=self.usage))
 
     def _end(self, reason: str) -> None:
@@ -163,18 +141,8 @@ class Assembler:
 
     def _count(self, usage: Any) -> None:
         """Numbers come with the last chunk, or (some servers) so far with each."""
-        if usage is None:
-            return
-        asked, answered = (
-            getattr(usage, f"{part}_tokens_details", None) for part in ("prompt", "completion")
-        )
-        self.usage = all_input_usage(
-            total=getattr(usage, "prompt_tokens", None),
-            cached=getattr(asked, "cached_tokens", None),
-            written=getattr(asked, "cache_write_tokens", None),
-            output=getattr(usage, "completion_tokens", None),
-            reasoning=getattr(answered, "reasoning_tokens", None),
-        )
+        if usage is not None:
+            self.usage = counted(usage, "prompt", "completion")
 
 
 def _texts(content: object, kind: str = "text") -> list[str]:
@@ -227,7 +195,8 @@ def _encode_all(messages: Sequence[Message]) -> Iterable[dict[str, Any]]:
             case Assistant():
                 yield from _assistant(message)
             case ToolResult():
-                yield {"role": "tool", "tool_call_id": wire_id(message.tool_id), "content": _result(message)}
+                told = {"tool_call_id": wire_id(message.tool_id), "content": result_text(message)}
+                yield {"role": "tool", **told}
                 images += _images(message)
     if images:
         yield {"role": "user", "content": images}
@@ -246,11 +215,6 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": wire_id(call.id), "type": "function", "function": function}
 
 
-def _result(result: ToolResult) -> str:
-    prefix = "error: " if result.is_error else ""
-    return prefix + (result.text or "(empty)")
-
-
 def _images(result: ToolResult) -> list[dict[str, Any]]:
     shown = [block for block in result.content if isinstance(block, Image)]
     if not shown:
@@ -259,6 +223,5 @@ def _images(result: ToolResult) -> list[dict[str, Any]]:
         {"type": "text", "text": f"The image that {result.tool} (call {result.tool_id}) returned:"}
     ]
     for image in shown:
-        data = base64.b64encode(image.data).decode()
-        parts.append({"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{data}"}})
+        parts.append({"type": "image_url", "image_url": {"url": data_url(image)}})
     return parts

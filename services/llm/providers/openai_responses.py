@@ -6,9 +6,8 @@ encrypted reasoning included.
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,41 +24,23 @@ from services.llm.conversation import (
     ToolResult,
 )
 from services.llm.events import MessageDone, ModelEvent, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest, all_input_usage, arguments, clean, tool_call, wire_id
-from services.llm.providers.failures import ModelError, from_status, named
-from services.llm.providers.openai_sdk import open_client, translate
+from services.llm.providers.answering import SdkProvider, stopped
+from services.llm.providers.base import ModelRequest, arguments, clean, tool_call, wire_id
+from services.llm.providers.failures import from_status
+from services.llm.providers.openai_sdk import counted, data_url, open_client, result_text, translate
 
 _INCOMPLETE: dict[str, StopReason] = {"max_output_tokens": "max_tokens", "content_filter": "refusal"}
 
 
-class OpenAIResponses:
-    scripted = False
-
+class OpenAIResponses(SdkProvider):
     def __init__(self, name: str, *, api_key: str | None, base_url: str | None = None,
                  headers: Mapping[str, str] | None = None, timeout_s: float = 600.0) -> None:  # fmt: skip
-        self._name = name
-        self._secrets = [api_key or "", *(headers or {}).values()]
-        self._client = open_client(api_key, base_url, headers, timeout_s)
-        self._responses = self._client.responses  # imported lazily by the SDK: now, not in a turn
+        client = open_client(api_key, base_url, headers, timeout_s)
+        secrets = [api_key or "", *(headers or {}).values()]
+        super().__init__(name, client, client.responses.create, translate, secrets)
 
-    def label(self, model: str) -> str:
-        return f"{self._name}/{model}"
-
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
-        label = self.label(request.model)
-        sent, assembler = encode_request(request, label), Assembler(label)
-        try:
-            async with await self._responses.create(**sent) as events:
-                async for event in events:
-                    for arrived in assembler.feed(event):
-                        yield arrived
-            yield assembler.done()
-        except Exception as error:
-            failure = translate(error, assembler.began)
-            raise named(failure, label, self._secrets, assembler.usage) from error
-
-    async def close(self) -> None:
-        await self._client.close()
+    def begin(self, request: ModelRequest, label: str) -> tuple[dict[str, Any], Assembler]:
+        return encode_request(request, label), Assembler(label)
 
 
 @dataclass
@@ -132,14 +113,9 @@ class Assembler:
         return ()
 
     def done(self) -> MessageDone:
-        if not self.began:
-            raise ModelError("bad_response", "the provider's answer holds no message (a wrong baseUrl?)")
-        if self._stop is None:
-            raise ModelError("stream_cut", "the answer ended before it was complete")
+        stop = stopped(self.began, self._stop)
         content = [block for item in self._items if (block := item.block()) is not None]
-        return MessageDone(
-            Assistant(model=self._label, content=content, stop_reason=self._stop, usage=self.usage)
-        )
+        return MessageDone(Assistant(model=self._label, content=content, stop_reason=stop, usage=self.usage))
 
     def _begin(self, event: Any, kind: str) -> _Item:
         item = _Item(kind)
@@ -183,7 +159,8 @@ class Assembler:
         return self._say(item, text[len(shown) :]) if text.startswith(shown) else ()
 
     def _end(self, response: Any) -> Iterable[ModelEvent]:
-        self._count(getattr(response, "usage", None))
+        if told := getattr(response, "usage", None):
+            self.usage = counted(told, "input", "output")
         status = getattr(response, "status", None) or "completed"
         events: list[ModelEvent] = []
         if not self._items:  # a server that tells the answer only at its end
@@ -199,18 +176,6 @@ class Assembler:
         else:
             raise from_status(None, _error(response), {})
         return events
-
-    def _count(self, told: Any) -> None:
-        if told is None:
-            return
-        asked, answered = (getattr(told, f"{side}_tokens_details", None) for side in ("input", "output"))
-        self.usage = all_input_usage(
-            total=getattr(told, "input_tokens", None),
-            cached=getattr(asked, "cached_tokens", None),
-            written=getattr(asked, "cache_write_tokens", None),
-            output=getattr(told, "output_tokens", None),
-            reasoning=getattr(answered, "reasoning_tokens", None),
-        )
 
 
 def _text_of(part: Any) -> str:
@@ -293,7 +258,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 def _output(result: ToolResult) -> str | list[dict[str, Any]]:
     """Text alone, as every server knows it; a list only when there are images."""
-    text = ("error: " if result.is_error else "") + (result.text or "(empty)")
+    text = result_text(result)
     images = [block for block in result.content if isinstance(block, Image)]
     if not images:
         return text
@@ -301,9 +266,4 @@ def _output(result: ToolResult) -> str | list[dict[str, Any]]:
 
 
 def _image(image: Image) -> dict[str, Any]:
-    data = base64.b64encode(image.data).decode()
-    return {
-        "type": "input_image",
-        "detail": "auto",
-        "image_url": f"data:{image.media_type};base64,{data}",
-    }
+    return {"type": "input_image", "detail": "auto", "image_url": data_url(image)}

@@ -1,14 +1,18 @@
-"""Touches the openai SDK: a client for one provider, and its errors. Shared by OpenAI's two APIs.
+"""Touches the openai SDK: a client for one provider, its errors, its numbers. Shared by OpenAI's two APIs.
 
 The SDK's own retries are off: whether to try again, and with which model, is not a provider's business.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
+from typing import Any
 
 import openai
 
+from services.llm.conversation import Image, ToolResult
+from services.llm.providers.base import all_input_usage
 from services.llm.providers.bounds import client_options
 from services.llm.providers.failures import ModelError, from_status, from_transport
 
@@ -41,3 +45,24 @@ def translate(error: Exception, began: bool) -> ModelError:
     if isinstance(error, openai.APIError) and error.body:  # an error event inside the stream
         return from_status(None, error.body, {})
     return ModelError("bad_response", f"the provider sent something unreadable ({type(error).__name__})")
+
+
+def counted(told: Any, asked: str, answered: str) -> dict[str, int]:
+    """The SDK's numbers as `base.USAGE`; `asked` and `answered` are the API's words for input and output."""
+    read, wrote = (getattr(told, f"{side}_tokens_details", None) for side in (asked, answered))
+    return all_input_usage(
+        total=getattr(told, f"{asked}_tokens", None),
+        cached=getattr(read, "cached_tokens", None),
+        written=getattr(read, "cache_write_tokens", None),
+        output=getattr(told, f"{answered}_tokens", None),
+        reasoning=getattr(wrote, "reasoning_tokens", None),
+    )
+
+
+def result_text(result: ToolResult) -> str:
+    """Neither API has a field that says a call failed."""
+    return ("error: " if result.is_error else "") + (result.text or "(empty)")
+
+
+def data_url(image: Image) -> str:
+    return f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"
