@@ -1,65 +1,30 @@
 """The real SDK against the simulator."""
 
-import asyncio
-import threading
-from contextlib import aclosing
-
 import pytest
 
 from services.llm.conversation import Assistant, Image, Prompt, Text, Thinking, ToolCall, ToolResult
-from services.llm.events import MessageDone, TextDelta, ThinkingDelta, ToolCallDelta
+from services.llm.events import ThinkingDelta, ToolCallDelta
 from services.llm.providers.anthropic_messages import AnthropicMessages, thinks_adaptively
-from services.llm.providers.base import ModelRequest
 from services.llm.providers.failures import ModelError
-from services.llm.tools import SPECS
 from tests.simulator.replies import Fault, Refusal, Silence, Think, Tool, reply
+from tests.unit.llm.providers.asking import HELLO, answered, request, text_of
 
 KEY = "sk-ant-api03-0123456789abcdefghij"
-HELLO = (Prompt(text="hello"),)
 
 
-def stream(simulator, *, messages=HELLO, model="claude-3-5-sonnet-20241022", timeout_s=30.0, **options):
-    """All events of one answer."""
-
-    async def run():
-        provider = AnthropicMessages("anthropic", api_key=KEY, base_url=simulator.url, timeout_s=timeout_s,
-                                     headers={"x-team": "blue"})  # fmt: skip
-        request = ModelRequest(model=model, system="be brief", messages=messages, tools=SPECS, **options)
-        try:
-            async with aclosing(provider.stream(request)) as events:
-                return [event async for event in events]
-        finally:
-            await provider.close()
-
-    return asyncio.run(run())
-
-
-def text_of(events):
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
-
-
-def test_text_comes_in_pieces_and_then_whole(simulator):
-    simulator.answer(reply("Hello, wörld ✓"))
-    events = stream(simulator)
-    assert len([event for event in events if isinstance(event, TextDelta)]) == 3
-    assert text_of(events) == "Hello, wörld ✓"
-    assert events[-1] == MessageDone(
-        Assistant(
-            model="anthropic/claude-3-5-sonnet-20241022",
-            content=[Text("Hello, wörld ✓")],
-            stop_reason="end_turn",
-            usage={"input_tokens": 25, "output_tokens": 15},
-        )
-    )
+def stream(simulator, *, model="claude-3-5-sonnet-20241022", timeout_s=30.0, **options):
+    provider = AnthropicMessages("anthropic", api_key=KEY, base_url=simulator.url, timeout_s=timeout_s,
+                                 headers={"x-team": "blue"})  # fmt: skip
+    return answered(provider, request(model, **options))
 
 
 def test_the_request_is_what_was_asked_for(simulator):
     simulator.answer(reply("ok"))
     stream(simulator)
-    request = simulator.requests[0]
-    assert request.headers["x-api-key"] == KEY
-    assert request.headers["x-team"] == "blue"
-    body = request.body
+    got = simulator.requests[0]
+    assert got.headers["x-api-key"] == KEY
+    assert got.headers["x-team"] == "blue"
+    body = got.body
     assert body["stream"] is True and body["max_tokens"] == 8192 and "thinking" not in body
     assert body["system"][0]["text"] == "be brief"
     assert [tool["name"] for tool in body["tools"]] == ["read", "write", "patch", "exec"]
@@ -254,21 +219,6 @@ def test_no_server_is_a_connection_error(simulator):
     assert raised.value.kind == "connection"
 
 
-def test_giving_up_closes_the_connection(simulator):
-    simulator.answer(reply("hello", fault=Fault("hang", 4)))
-
-    async def run():
-        provider = AnthropicMessages("anthropic", api_key=KEY, base_url=simulator.url)
-        request = ModelRequest(model="m", system="s", messages=HELLO, tools=SPECS)
-        async with aclosing(provider.stream(request)) as events:
-            async for _ in events:
-                break
-        await asyncio.to_thread(simulator.wait_for, lambda: simulator.disconnected == 1)
-        await provider.close()
-
-    asyncio.run(run())
-
-
 def test_the_environment_moves_neither_the_key_nor_the_url(simulator, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9/evil")
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "other")
@@ -283,22 +233,3 @@ def test_a_base_url_with_v1_works_too(simulator):
 
     simulator.answer(reply("ok"))
     assert text_of(stream(WithVersion)) == "ok"
-
-
-def test_many_streams_share_one_provider(simulator):
-    simulator.answer(*[reply(f"answer {n}") for n in range(20)])
-
-    async def one(provider):
-        request = ModelRequest(model="m", system="s", messages=HELLO, tools=SPECS)
-        async with aclosing(provider.stream(request)) as events:
-            return text_of([event async for event in events])
-
-    async def run():
-        provider = AnthropicMessages("anthropic", api_key=KEY, base_url=simulator.url)
-        try:
-            return await asyncio.gather(*[one(provider) for _ in range(20)])
-        finally:
-            await provider.close()
-
-    assert sorted(asyncio.run(run())) == sorted(f"answer {n}" for n in range(20))
-    assert threading.active_count() < 30

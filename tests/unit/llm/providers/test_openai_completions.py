@@ -1,73 +1,35 @@
 """The real SDK against the simulator, as OpenAI speaks and as compatible servers bend it."""
 
-import asyncio
-from contextlib import aclosing
-
 import pytest
 
 from services.llm.conversation import Assistant, Image, Prompt, Text, Thinking, ToolCall, ToolResult
-from services.llm.events import MessageDone, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest
+from services.llm.events import ThinkingDelta, ToolCallDelta
 from services.llm.providers.failures import ModelError
 from services.llm.providers.openai_completions import OpenAICompletions, encode_request
-from services.llm.tools import SPECS
 from tests.simulator.replies import Fault, Refusal, Silence, Think, Tool, reply
-
-KEY = "sk-proj-0123456789abcdefghijklmnop"
-HELLO = (Prompt(text="hello"),)
+from tests.unit.llm.providers.asking import HELLO, KEY, answered, request, text_of
 
 
-def stream(simulator, *, messages=HELLO, timeout_s=30.0, api_key=KEY, **options):
-    """All events of one answer."""
-
-    async def run():
-        provider = OpenAICompletions(
-            "zai", api_key=api_key, base_url=f"{simulator.url}/v1", timeout_s=timeout_s
-        )
-        request = ModelRequest(model="glm-5", system="be brief", messages=messages, tools=SPECS, **options)
-        try:
-            async with aclosing(provider.stream(request)) as events:
-                return [event async for event in events]
-        finally:
-            await provider.close()
-
-    return asyncio.run(run())
-
-
-def text_of(events):
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
-
-
-def test_text_comes_in_pieces_and_then_whole(simulator):
-    simulator.answer(reply("Hello, wörld ✓"))
-    events = stream(simulator)
-    assert len([event for event in events if isinstance(event, TextDelta)]) == 3
-    assert text_of(events) == "Hello, wörld ✓"
-    assert events[-1] == MessageDone(
-        Assistant(
-            model="zai/glm-5",
-            content=[Text("Hello, wörld ✓")],
-            stop_reason="end_turn",
-            usage={"input_tokens": 25, "output_tokens": 15},
-        )
-    )
+def stream(simulator, *, api_key=KEY, timeout_s=30.0, **options):
+    url = f"{simulator.url}/v1"
+    provider = OpenAICompletions("zai", api_key=api_key, base_url=url, timeout_s=timeout_s)
+    return answered(provider, request("glm-5", **options))
 
 
 def test_the_request_is_what_was_asked_for(simulator):
     simulator.answer(reply("ok"))
     stream(simulator, thinking_level="low", max_tokens=77)
-    request = simulator.requests[0]
-    assert request.headers["authorization"] == f"Bearer {KEY}"
-    body = request.body
+    got = simulator.requests[0]
+    assert got.headers["authorization"] == f"Bearer {KEY}"
+    body = got.body
     assert body["messages"][0] == {"role": "system", "content": "be brief"}
     assert body["reasoning_effort"] == "low" and body["max_tokens"] == 77
     assert [tool["function"]["name"] for tool in body["tools"]] == ["read", "write", "patch", "exec"]
 
 
 def test_only_openais_own_server_gets_the_new_name_of_max_tokens():
-    request = ModelRequest(model="m", system="s", messages=HELLO, tools=SPECS, max_tokens=5)
-    assert encode_request(request, own=True)["max_completion_tokens"] == 5
-    assert "extra_body" not in encode_request(request, own=True)
+    sent = encode_request(request(max_tokens=5), own=True)
+    assert sent["max_completion_tokens"] == 5 and "extra_body" not in sent
 
 
 VARIANTS = [
@@ -195,18 +157,3 @@ def test_a_server_without_keys_needs_none(simulator, monkeypatch):
     simulator.answer(reply("ok"))
     assert text_of(stream(simulator, api_key=None)) == "ok"
     assert "sk-not" not in str(simulator.requests[0].headers)
-
-
-def test_giving_up_closes_the_connection(simulator):
-    simulator.answer(reply("hello", fault=Fault("hang", 3)))
-
-    async def run():
-        provider = OpenAICompletions("zai", api_key=KEY, base_url=f"{simulator.url}/v1")
-        request = ModelRequest(model="m", system="s", messages=HELLO, tools=SPECS)
-        async with aclosing(provider.stream(request)) as events:
-            async for _ in events:
-                break
-        await asyncio.to_thread(simulator.wait_for, lambda: simulator.disconnected == 1)
-        await provider.close()
-
-    asyncio.run(run())

@@ -1,62 +1,26 @@
 """The real SDK against the simulator, as OpenAI speaks and as compatible servers bend it."""
 
-import asyncio
-from contextlib import aclosing
-
 import pytest
 
 from services.llm.conversation import Assistant, Image, Prompt, Text, Thinking, ToolCall, ToolResult
-from services.llm.events import MessageDone, TextDelta, ThinkingDelta, ToolCallDelta
-from services.llm.providers.base import ModelRequest
+from services.llm.events import ThinkingDelta, ToolCallDelta
 from services.llm.providers.failures import ModelError
 from services.llm.providers.openai_responses import OpenAIResponses
-from services.llm.tools import SPECS
 from tests.simulator.replies import Fault, Refusal, Say, Silence, Think, Tool, reply
-
-KEY = "sk-proj-0123456789abcdefghijklmnop"
-HELLO = (Prompt(text="hello"),)
+from tests.unit.llm.providers.asking import HELLO, KEY, answered, request, text_of
 
 
-def stream(simulator, *, messages=HELLO, model="gpt-5", timeout_s=30.0, **options):
-    """All events of one answer."""
-
-    async def run():
-        provider = OpenAIResponses("openai", api_key=KEY, base_url=f"{simulator.url}/v1", timeout_s=timeout_s)
-        request = ModelRequest(model=model, system="be brief", messages=messages, tools=SPECS, **options)
-        try:
-            async with aclosing(provider.stream(request)) as events:
-                return [event async for event in events]
-        finally:
-            await provider.close()
-
-    return asyncio.run(run())
-
-
-def text_of(events, kind=TextDelta):
-    return "".join(event.text for event in events if isinstance(event, kind))
-
-
-def test_text_comes_in_pieces_and_then_whole(simulator):
-    simulator.answer(reply("Hello, wörld ✓"))
-    events = stream(simulator)
-    assert len([event for event in events if isinstance(event, TextDelta)]) == 3
-    assert text_of(events) == "Hello, wörld ✓"
-    assert events[-1] == MessageDone(
-        Assistant(
-            model="openai/gpt-5",
-            content=[Text("Hello, wörld ✓")],
-            stop_reason="end_turn",
-            usage={"input_tokens": 25, "output_tokens": 15},
-        )
-    )
+def stream(simulator, *, model="gpt-5", timeout_s=30.0, **options):
+    provider = OpenAIResponses("openai", api_key=KEY, base_url=f"{simulator.url}/v1", timeout_s=timeout_s)
+    return answered(provider, request(model, **options))
 
 
 def test_the_request_is_what_was_asked_for_and_nothing_is_kept_on_the_server(simulator):
     simulator.answer(reply("ok"))
     stream(simulator, max_tokens=77)
-    request = simulator.requests[0]
-    assert request.path == "/v1/responses" and request.headers["authorization"] == f"Bearer {KEY}"
-    body = request.body
+    got = simulator.requests[0]
+    assert got.path == "/v1/responses" and got.headers["authorization"] == f"Bearer {KEY}"
+    body = got.body
     assert body["instructions"] == "be brief" and body["max_output_tokens"] == 77
     assert body["input"] == [{"role": "user", "content": "hello"}]
     assert body["store"] is False and body["stream"] is True
@@ -226,18 +190,3 @@ def test_each_failure_has_its_kind_and_never_holds_the_key(simulator, answer, ki
     assert str(error).startswith("openai/gpt-5: ")
     assert KEY not in str(error) and KEY not in repr(error)
     assert len(simulator.requests) == 1, "retrying is not the provider's business"
-
-
-def test_giving_up_closes_the_connection(simulator):
-    simulator.answer(reply("hello", fault=Fault("hang", 5)))
-
-    async def run():
-        provider = OpenAIResponses("openai", api_key=KEY, base_url=f"{simulator.url}/v1")
-        request = ModelRequest(model="m", system="s", messages=HELLO, tools=SPECS)
-        async with aclosing(provider.stream(request)) as events:
-            async for _ in events:
-                break
-        await asyncio.to_thread(simulator.wait_for, lambda: simulator.disconnected == 1)
-        await provider.close()
-
-    asyncio.run(run())

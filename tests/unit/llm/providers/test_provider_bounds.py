@@ -1,44 +1,20 @@
 """What a provider's server can't do: fill the memory, or lead the key elsewhere. Real SDKs, real HTTP."""
 
-import asyncio
-from contextlib import aclosing
-
 import pytest
 
-from services.llm.conversation import Prompt
-from services.llm.providers.anthropic_messages import AnthropicMessages
-from services.llm.providers.base import ModelRequest
 from services.llm.providers.bounds import ANSWER_LIMIT, EVENT_LIMIT
 from services.llm.providers.failures import ModelError
-from services.llm.providers.openai_completions import OpenAICompletions
-from services.llm.providers.openai_responses import OpenAIResponses
-from services.llm.tools import SPECS
 from tests.simulator.replies import Refusal, Say, reply
 from tests.simulator.server import Simulator
+from tests.unit.llm.providers.asking import OPEN, answered
 
-KEY = "sk-proj-0123456789abcdefghijklmnop"
-APIS = {
-    "anthropic-messages": lambda url: AnthropicMessages("p", api_key=KEY, base_url=url),
-    "openai-completions": lambda url: OpenAICompletions("p", api_key=KEY, base_url=f"{url}/v1"),
-    "openai-responses": lambda url: OpenAIResponses("p", api_key=KEY, base_url=f"{url}/v1"),
-}
-api = pytest.mark.parametrize("api", APIS)
+api = pytest.mark.parametrize("api", OPEN)
 
 
 def failure(simulator, api):
-    async def run():
-        provider = APIS[api](simulator.url)
-        try:
-            request = ModelRequest(model="m", system="s", messages=(Prompt(text="hello"),), tools=SPECS)
-            with pytest.raises(ModelError) as raised:
-                async with aclosing(provider.stream(request)) as events:
-                    async for _ in events:
-                        pass
-            return raised.value
-        finally:
-            await provider.close()
-
-    return asyncio.run(run())
+    with pytest.raises(ModelError) as raised:
+        answered(OPEN[api](simulator.url))
+    return raised.value
 
 
 @api

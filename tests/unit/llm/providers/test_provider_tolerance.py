@@ -3,31 +3,18 @@ of error. Never an exception of an SDK, never a hang."""
 
 import asyncio
 import json
-from contextlib import aclosing
 
 import pytest
 
-from services.llm.conversation import Prompt, Text, Thinking, ToolCall
-from services.llm.events import MessageDone, TextDelta
-from services.llm.providers.anthropic_messages import AnthropicMessages
-from services.llm.providers.base import ModelRequest
+from services.llm.conversation import Text, Thinking, ToolCall
+from services.llm.events import MessageDone
 from services.llm.providers.failures import ModelError
-from services.llm.providers.openai_completions import OpenAICompletions
-from services.llm.providers.openai_responses import OpenAIResponses
-from services.llm.tools import SPECS
 from tests.simulator.replies import Raw
 from tests.simulator.server import Simulator
+from tests.unit.llm.providers.asking import KEY, OPEN, events_of, text_of
 
-KEY = "sk-proj-0123456789abcdefghijklmnop"
 LS = '{"command": "ls"}'
 BOM = b"\xef\xbb\xbf"
-
-
-OPEN = {
-    "openai-completions": lambda url: OpenAICompletions("p", api_key=KEY, base_url=f"{url}/v1"),
-    "openai-responses": lambda url: OpenAIResponses("p", api_key=KEY, base_url=f"{url}/v1"),
-    "anthropic-messages": lambda url: AnthropicMessages("p", api_key=KEY, base_url=url),
-}
 
 
 class Clients:
@@ -46,21 +33,15 @@ class Clients:
         self.simulator.reset()
         self.simulator.answer(answer)
         try:
-            events = self.runner.run(asyncio.wait_for(self.events(api), 30))
+            events = self.runner.run(asyncio.wait_for(events_of(self.providers[api]), 30))
         except ModelError as error:
             assert str(error).startswith("p/m: ") and KEY not in str(error)
             return error.kind
         finally:
             assert len(self.simulator.requests) == 1, "the SDKs' own retries are off"
         message = events[-1].message
-        shown = "".join(event.text for event in events if isinstance(event, TextDelta))
-        assert isinstance(events[-1], MessageDone) and shown == message.text
+        assert isinstance(events[-1], MessageDone) and text_of(events) == message.text
         return message.content, message.stop_reason
-
-    async def events(self, api):
-        request = ModelRequest(model="m", system="s", messages=(Prompt(text="hello"),), tools=SPECS)
-        async with aclosing(self.providers[api].stream(request)) as events:
-            return [event async for event in events]
 
     async def close(self):
         for provider in self.providers.values():

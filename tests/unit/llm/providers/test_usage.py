@@ -1,55 +1,34 @@
 """Usage means the same whatever API it came from. The real SDKs against the simulator."""
 
-import asyncio
-from contextlib import aclosing
-
 import pytest
 
-from services.llm.conversation import Prompt
-from services.llm.providers.anthropic_messages import AnthropicMessages
-from services.llm.providers.base import MOST_TOKENS, USAGE, ModelRequest, all_input_usage, usage
+from services.llm.providers.base import MOST_TOKENS, USAGE, all_input_usage, usage
 from services.llm.providers.failures import ModelError
-from services.llm.providers.openai_completions import OpenAICompletions
-from services.llm.providers.openai_responses import OpenAIResponses
-from services.llm.tools import SPECS
 from tests.simulator.replies import Fault, reply
+from tests.unit.llm.providers.asking import OPEN, answered
 
 ALL = {"input_tokens": 100, "output_tokens": 60, "cache_read_tokens": 2000, "cache_write_tokens": 300,
        "reasoning_tokens": 40}  # fmt: skip
 """2,400 tokens of input, of which 100 at the plain price; 60 of output, 40 of them reasoning."""
-APIS = {
-    "anthropic-messages": lambda url: AnthropicMessages("p", api_key="k" * 20, base_url=url),
-    "openai-responses": lambda url: OpenAIResponses("p", api_key="k" * 20, base_url=f"{url}/v1"),
-    "openai-completions": lambda url: OpenAICompletions("p", api_key="k" * 20, base_url=f"{url}/v1"),
-}
 
 
 def answer(simulator, api):
-    async def run():
-        provider = APIS[api](simulator.url)
-        try:
-            request = ModelRequest(model="m", system="s", messages=(Prompt(text="hello"),), tools=SPECS)
-            async with aclosing(provider.stream(request)) as events:
-                return [event async for event in events][-1].message
-        finally:
-            await provider.close()
-
-    return asyncio.run(run())
+    return answered(OPEN[api](simulator.url))[-1].message
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", OPEN)
 def test_cached_input_is_never_counted_as_input_and_reasoning_is_part_of_the_output(simulator, api):
     simulator.answer(reply("ok", **ALL))
     assert answer(simulator, api).usage == ALL
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", OPEN)
 def test_what_is_not_used_is_not_listed(simulator, api):
     simulator.answer(reply("ok", input_tokens=7, output_tokens=3))
     assert answer(simulator, api).usage == {"input_tokens": 7, "output_tokens": 3}
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", OPEN)
 def test_a_server_that_counts_nothing_is_no_error(simulator, api):
     simulator.answer(reply("ok", usage=False))
     assert answer(simulator, api).usage == {}
