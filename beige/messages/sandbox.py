@@ -130,7 +130,8 @@ class SandboxLogs(Body):
     finished: str = ""
     exit_code: int = 0
     out_of_memory: bool = False
-    """The kernel killed the first process for the container's memory limit."""
+    """The kernel killed the first process for the container's memory limit (or, long after, when the engine
+    has forgotten: something in the container)."""
     running: int = 0
     """Commands that have not ended."""
     refused: int = 0

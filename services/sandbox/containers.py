@@ -20,7 +20,7 @@ from beige.config.runtimes import SOCKETS, Runtime, is_gvisor, runtime_for
 from beige.errors import BeigeError, Failed, NotFound, Overloaded, TooLarge
 from beige.messages.sandbox import SandboxInfo, SandboxLogs
 from beige.paths import Home
-from services.sandbox import failure, launchers
+from services.sandbox import ends, failure, launchers
 from services.sandbox.channel import CannotRun, Channel, ChannelLost, Command, Exit, OnOutput
 from services.sandbox.engine import Container, Engine
 from services.sandbox.failure import EngineError, Kind
@@ -46,7 +46,6 @@ CONNECT_S = 20.0
 ADOPT_S = 5.0
 CLOSE_S = 5.0
 """How long a shutdown waits for a container that is just being made, to find and remove it."""
-SETTLE_S = 2.0
 REAL_PIDS = frozenset({"", "runc", "crun", "io.containerd.runc.v2"})
 """Runtimes under which a process in the container has a pid of the host's."""
 
@@ -127,7 +126,8 @@ class Sandbox:
         except CannotRun as error:
             raise _cannot_run(error, command) from error
         except ChannelLost as error:
-            raise await self._why(error) from error
+            container = container_name(self._home, self.agent)
+            raise await ends.why_lost(self._engine, self.agent, container, error) from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -184,7 +184,8 @@ class Sandbox:
         )
         if found is not None:
             state.started, state.finished = found.started, found.finished
-            state.exit_code, state.out_of_memory = found.exit_code, found.oom_killed
+            state.exit_code = found.exit_code
+            state.out_of_memory = await ends.for_memory(self._engine, found)
         return state
 
     async def stop(self) -> None:
@@ -264,16 +265,17 @@ class Sandbox:
             if adopted is not None:
                 return adopted
         if found is not None:
-            self._log.info("replacing the container of %s (%s)", self.agent, found.state)
+            why = await ends.summary(self._engine, found)
+            self._log.info("replacing the container of %s (%s)", self.agent, why)
             await self._engine.remove(found.id)
         return await self._create(specs, image_id)
 
     async def _adopt(self, found: Container, *, executor: bool) -> Channel | None:
-        if not executor:
-            return self._by_docker_exec(found.id)
-        channel = await self._executor_of(found, ADOPT_S)
+        channel = await self._executor_of(found, ADOPT_S) if executor else self._by_docker_exec(found.id)
         if channel is not None:
             self._log.info("found the container of %s again", self.agent)
+            self._warn_of_bridge()
+        if channel is not None and executor:
             self._memory_kills = await self._count_memory_kills()
         return channel
 
@@ -376,21 +378,6 @@ class Sandbox:
             await self._exec_channel.close()
             self._exec_channel = None
         await self._listener.disconnect()
-
-    async def _why(self, error: ChannelLost) -> BeigeError:
-        """Why the channel broke, as far as the engine knows. It learns of a death after we do."""
-        seen, name = str(error), container_name(self._home, self.agent)
-        try:
-            found = await self._engine.inspect(name)
-            end = asyncio.get_running_loop().time() + (SETTLE_S if error.hung_up else 0)
-            while found is not None and found.running and asyncio.get_running_loop().time() < end:
-                await asyncio.sleep(SETTLE_S / 20)
-                found = await self._engine.inspect(name)
-        except EngineError:
-            return failure.ended(self.agent, "running", 0, False, seen)
-        if found is None:
-            return failure.ended(self.agent, "missing", 0, False, seen)
-        return failure.ended(self.agent, found.state, found.exit_code, found.oom_killed, seen)
 
 
 def _cannot_run(error: CannotRun, command: Command) -> BeigeError:

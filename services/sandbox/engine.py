@@ -8,6 +8,7 @@ once: what leaves is EngineError with a Kind. Only containers with this home's l
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +22,7 @@ import docker.errors
 import requests.exceptions
 import urllib3.exceptions
 
-from services.sandbox.failure import EngineError, Kind, classify
+from services.sandbox.failure import NEAR_S, EngineError, Happening, Kind, classify, moment
 from services.sandbox.spec import AGENT_LABEL, HOME_LABEL, SPEC_LABEL, ContainerSpec
 
 THREADS = 16
@@ -29,6 +30,8 @@ CALL_TIMEOUT_S = 60
 HELPER_TIMEOUT_S = 120.0
 HELPER_LOG_BYTES = 4096
 LOG_BYTES = 256 * 1024
+MAX_HISTORY = 256
+"""Events the engine remembers, of all containers."""
 
 T = TypeVar("T")
 
@@ -141,6 +144,11 @@ class Engine:
             lambda api: bytes(api.logs(container, stdout=True, stderr=True, tail=lines))[-LOG_BYTES:]
         )
 
+    async def history(self, ended: Container) -> Sequence[Happening]:
+        """What the engine remembers of its end; waits for what it may yet notice, at most NEAR_S."""
+        until = moment(ended.finished) + NEAR_S
+        return await self._call(lambda api: _history(api, ended.id, until))
+
     async def run_helper(self, body: Mapping[str, Any]) -> tuple[int, str]:
         """Run a container to its end: its exit code and the end of what it printed."""
         container = await self._create(body, None)
@@ -221,6 +229,19 @@ def _run_to_end(api: Any, container: str) -> tuple[int, str]:
     code = int(api.wait(container, timeout=HELPER_TIMEOUT_S)["StatusCode"])
     log = api.logs(container, stdout=True, stderr=True, tail=20)
     return code, bytes(log)[-HELPER_LOG_BYTES:].decode("utf-8", "replace")
+
+
+def _history(api: Any, container: str, until: float) -> list[Happening]:
+    wanted = json.dumps({"container": [container], "event": ["oom", "kill"]})
+    # The SDK's own `events` has no time limit.
+    response = api._get(api._url("/events"), params={"since": "0", "until": str(until), "filters": wanted})
+    lines = api._result(response).splitlines()[-MAX_HISTORY:]
+    return [_happening(json.loads(line)) for line in lines]
+
+
+def _happening(event: Mapping[str, Any]) -> Happening:
+    attributes = event["Actor"].get("Attributes") or {}
+    return Happening(str(event["Action"]), int(event["timeNano"]) / 1e9, str(attributes.get("signal", "")))
 
 
 def _open_exec(api: Any, container: str, body: dict[str, Any]) -> OpenExec:

@@ -8,6 +8,9 @@ engine's own words stay out of the errors that cross the wire, apart from a shor
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 from beige.errors import BeigeError, Failed, Unavailable
@@ -92,9 +95,51 @@ def _failed(agent: str, why: str) -> Failed:
     return Failed(f"the container of agent {agent!r} can't be used: {why}", executed="no")
 
 
-def ended(agent: str, state: str, exit_code: int, oom_killed: bool, seen: str) -> Failed:
+KILLED = 137
+"""Exit code of a first process that was killed, by whomever."""
+NEAR_S = 1.0
+"""Between the engine's notice of a kill for memory and the end that it caused; milliseconds, usually."""
+
+
+@dataclass(frozen=True)
+class Happening:
+    """What the engine remembers of a container: `oom`, or `kill` with the signal's number."""
+
+    action: str
+    at: float
+    """Seconds since the epoch, by the engine's clock."""
+    signal: str = ""
+
+
+def ended_for_memory(
+    exit_code: int, oom_killed: bool, finished: str, history: Sequence[Happening]
+) -> bool | None:
+    """Was it the first process that the kernel killed for memory? None: the engine has forgotten.
+
+    `oom_killed` (State.OOMKilled) alone does not say so: it stays true from any child that was killed
+    before, so that an agent could have its container's end by the operator's hand look like its own.
+    """
+    if not oom_killed or exit_code != KILLED:
+        return False
+    kills = [one.at for one in history if one.action == "kill" and one.signal == "9"]
+    for_memory = [one.at for one in history if one.action == "oom"]
+    if not for_memory:
+        return False if kills else None
+    last = max(for_memory)
+    return last >= moment(finished) - NEAR_S and not any(last < at for at in kills)
+
+
+def moment(text: str) -> float:
+    """The engine's RFC 3339, whose nanoseconds are cut; 0 for what is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def ended(agent: str, state: str, exit_code: int, for_memory: bool, seen: str) -> Failed:
     """Why a command's channel broke, from the container's state afterwards."""
-    if oom_killed and state != "running":
+    if for_memory and state != "running":
         why = "the container ran out of memory"
     elif state == "running":
         why = seen

@@ -109,6 +109,24 @@ def test_the_bridge_is_a_hole_that_is_logged_and_others_have_not(world, tools):
     assert "shut is on the engine's bridge" not in world.house.log("sandbox"), "control"
 
 
+def test_a_bridge_is_warned_of_again_by_the_service_that_finds_its_container(world, tools):
+    def warnings():
+        return world.house.log("sandbox").count("bridged is on the engine's bridge")
+
+    async def ensure(bus):
+        await bus.call("sandbox.ensure", AgentRef(), agent="bridged", ttl_s=60)
+
+    identity = ("inspect", "--format", "{{.Id}} {{.State.Pid}}", world.house.container("bridged"))
+    world.house.operate(ensure)
+    warned, was = warnings(), tools.docker(*identity)
+    world.house.kill("sandbox")
+    world.house.start("sandbox")
+    world.house.operate(ensure)
+    assert tools.docker(*identity) == was, "it was found, not made"
+    assert warnings() == warned + 1
+    assert "shut is on the engine's bridge" not in world.house.log("sandbox"), "control"
+
+
 # --- the negative control -------------------------------------------------------------------------------
 
 PLAIN_FAILS = (

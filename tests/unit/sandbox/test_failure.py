@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from beige.errors import Failed, Unavailable
-from services.sandbox.failure import EngineError, Kind, classify, ended, last_line, to_beige
+from services.sandbox.failure import (
+    EngineError,
+    Happening,
+    Kind,
+    classify,
+    ended,
+    ended_for_memory,
+    last_line,
+    to_beige,
+)
 
 CASES = [
     (404, "No such image: beige-nope:latest", Kind.IMAGE_MISSING),
@@ -82,6 +93,38 @@ def test_a_lost_command_says_why(state: tuple[str, int, bool], words: str) -> No
     error = ended("travel", *state, "the executor broke the protocol: x")
     assert words in str(error)
     assert error.executed == "maybe"
+
+
+FIRST = [Happening("oom", 1795992258.550303)]
+CHILD = [Happening("oom", 1795992262.869992)]
+"""Captured: ends at FINISHED follow."""
+FINISHED = {"first": "2026-11-29T22:44:18.558495466Z", "child": "2026-11-29T22:44:24.759496228Z"}
+OTHERS_KILL = Happening("kill", 1795992264.74, "9")
+MEMORY = {
+    "the first process": (137, True, "first", FIRST, True),
+    "it, after a child long before": (137, True, "first", [Happening("oom", 1795992200.0), *FIRST], True),
+    "it, though told a signal before": (
+        137,
+        True,
+        "first",
+        [Happening("kill", 1795992258.1, "15"), *FIRST],
+        True,
+    ),
+    "noticed after the end": (137, True, "first", [Happening("oom", 1795992258.9)], True),
+    "a child, then a kill of the host's": (137, True, "child", CHILD, False),
+    "a child, then a kill of the engine's": (137, True, "child", [*CHILD, OTHERS_KILL], False),
+    "a child and at once a kill": (137, True, "child", [Happening("oom", 1795992264.7), OTHERS_KILL], False),
+    "a child, forgotten, then a kill": (137, True, "child", [OTHERS_KILL], False),
+    "a child, then an end of its own": (3, True, "child", CHILD, False),
+    "a kill alone": (137, False, "child", [OTHERS_KILL], False),
+    "all forgotten": (137, True, "first", [], None),
+}
+
+
+@pytest.mark.parametrize("case", MEMORY.values(), ids=MEMORY)
+def test_only_a_kill_of_the_first_process_is_an_end_for_memory(case: Any) -> None:
+    code, flag, finished, history, expected = case
+    assert ended_for_memory(code, flag, FINISHED[finished], history) is expected
 
 
 def test_the_engines_prose_is_shortened_and_made_printable() -> None:
