@@ -23,6 +23,8 @@ class Runtime:
     name: str | None
     """None: the engine's default."""
     why: str
+    lacks: str = ""
+    """What no container can do without, as the engine describes the runtime; empty: nothing known."""
 
 
 def is_gvisor(name: str | None) -> bool:
@@ -32,14 +34,15 @@ def is_gvisor(name: str | None) -> bool:
 def runtime_for(sandbox: SandboxConfig, listed: Mapping[str, Any]) -> Runtime:
     """`listed`: `Runtimes` of the engine's `GET /info`."""
     if sandbox.runtime is not None:
-        return Runtime(sandbox.runtime, f"configured{_lacks(sandbox.runtime, listed)}")
+        lacks = _lacks(sandbox.runtime, listed)
+        return Runtime(sandbox.runtime, f"configured: {lacks}" if lacks else "configured", lacks)
     if sandbox.profile != "sealed":
         return Runtime(None, "the engine's default")
     if GVISOR not in listed:
         return Runtime(None, "the engine's default; it lists no gVisor (runsc)")
     lacks = _lacks(GVISOR, listed)
     if lacks:
-        return Runtime(None, f"the engine's default; gVisor is not taken{lacks}")
+        return Runtime(None, f"the engine's default; gVisor is not taken: {lacks}")
     return Runtime(GVISOR, 'gVisor, since the engine lists it (runtime: "runc" declines it)')
 
 
@@ -48,4 +51,4 @@ def _lacks(name: str, listed: Mapping[str, Any]) -> str:
     arguments = entry.get("runtimeArgs") if isinstance(entry, Mapping) else None
     if not is_gvisor(name) or not isinstance(entry, Mapping) or set(SOCKETS) & set(arguments or ()):
         return ""
-    return f': its runtimeArgs lack "{SOCKETS[0]}", without which sockets do not work'
+    return f'its runtimeArgs lack "{SOCKETS[0]}", without which sockets do not work'

@@ -280,6 +280,9 @@ class Sandbox:
         return channel
 
     async def _create(self, specs: dict[bool, ContainerSpec], image_id: str) -> Channel:
+        if lacks := (await self._runtime()).lacks:
+            name = self.config.sandbox.runtime
+            raise Failed(f"agent {self.agent!r} can't have the runtime {name!r}: {lacks}", executed="no")
         if image_id != self._foreign_image:
             try:
                 return await self._with_executor(specs[True])
@@ -356,9 +359,10 @@ class Sandbox:
         }
 
     async def _runtime(self) -> Runtime:
-        sandbox = self.config.sandbox
-        with self._translated():
-            listed = {} if sandbox.runtime is not None else await self._engine.runtimes()
+        sandbox, listed = self.config.sandbox, {}
+        if sandbox.runtime is None or is_gvisor(sandbox.runtime):
+            with self._translated():
+                listed = await self._engine.runtimes()
         return runtime_for(sandbox, listed)
 
     def _mounts(self) -> tuple[Mount, ...]:

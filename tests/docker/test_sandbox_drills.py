@@ -1,25 +1,19 @@
 """Drills: the sandbox service is killed while a hundred commands run; the engine goes away and comes back.
 
-The engine of this machine is other people's too, so the second drill has one of its own, in a network and
-mount namespace where it can't touch the first one's bridge or mounts.
+The engine of this machine is other people's too, so the second drill has one of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 import signal
-import subprocess
-import tempfile
-import time
-from pathlib import Path
 
 import pytest
 
 from beige.errors import BeigeError, Failed, Unavailable
 from beige.messages.base import AgentRef
+from tests.docker import private_engine as private
 
 pytestmark = pytest.mark.docker
 
@@ -94,69 +88,12 @@ def test_kill_9_of_the_service_during_a_hundred_commands(make_house, sandbox_ima
         assert len(lost) >= len(AGENTS) * EACH
 
 
-class PrivateEngine:
-    """A dockerd of this test's own, whose end ends its containers."""
-
-    def __init__(self, root: Path) -> None:
-        self._root, self.host = root, f"unix://{root}/docker.sock"
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        # A mount namespace that still sees later mounts of the host; a network of its own, because a
-        # second engine with --bridge=none removes the first one's docker0.
-        command = [
-            *("unshare", "--mount", "--propagation=slave", "--net", "dockerd", f"--host={self.host}"),
-            *(f"--data-root={self._root}/data", f"--exec-root={self._root}/exec"),
-            *(
-                f"--pidfile={self._root}/pid",
-                "--bridge=none",
-                "--iptables=false",
-                "--cgroup-parent=/beige-drill",
-            ),
-        ]
-        (self._root / "pid").unlink(missing_ok=True)
-        with (self._root / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        end = time.monotonic() + 60
-        while self.docker("version", check=False).returncode:
-            assert time.monotonic() < end, (self._root / "log").read_text()[-4000:]
-            assert self._process.poll() is None, (self._root / "log").read_text()[-4000:]
-            time.sleep(0.05)
-
-    def docker(self, *arguments: str, check: bool = True, stdin: int | None = None):
-        return subprocess.run(
-            ["docker", f"--host={self.host}", *arguments],
-            stdin=stdin or subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=check,
-        )  # fmt: skip
-
-    def signal(self, number: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(number)
-
-    def stop(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(timeout=60)
-
-    def take_image(self, name: str) -> None:
-        with subprocess.Popen(["docker", "save", name], stdout=subprocess.PIPE) as saved:
-            assert saved.stdout is not None
-            self.docker("load", stdin=saved.stdout.fileno())
-
-
 @pytest.fixture
 def private_engine(sandbox_image):
-    if os.geteuid() != 0 or not shutil.which("dockerd"):
+    if not private.possible():
         pytest.skip("a second engine needs root and dockerd")
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="bgd-", dir=place, ignore_cleanup_errors=True) as name:
-        engine = PrivateEngine(Path(name))
-        engine.start()
-        try:
-            engine.take_image(sandbox_image)
-            yield engine
-        finally:
-            engine.stop()
+    with private.running(sandbox_image) as engine:
+        yield engine
 
 
 def test_the_engine_goes_away_and_comes_back(make_house, sandbox_image, tools, private_engine):
