@@ -32,10 +32,11 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     ts: str
     """ISO 8601, UTC, milliseconds."""
     agent: str
-    type: Literal["core_tool", "tool", "egress", "model_call"]
+    type: Literal["core_tool", "tool", "egress", "model_call", "hook"]
     """`core_tool`: read, write, patch or exec of a model or operator. `tool`: a plugin's, from inside.
     `egress`: a connection from inside to the internet; its arguments are `host:port` and the method.
-    `model_call`: one attempt at a model's answer."""
+    `model_call`: one attempt at a model's answer. `hook`: a plugin was shown a prompt or an answer; its
+    argument is the plugin, `tool` the hook."""
     tool: str
     args: list[str]
     decision: Literal["allowed", "denied"]
@@ -61,13 +62,16 @@ class Record(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     rule: str = ""
     """Egress: the rule that allowed it, or `learning`."""
     kind: str = ""
-    """Of a model call: what went wrong."""
+    """Of a model call: what went wrong. Of a hook: `unchanged`, `replaced`, `refused` or `told`."""
     status: int | None = None
     """The provider's HTTP status, if the call failed."""
     usage: dict[str, int] = {}
     """Tokens of a model call."""
     cost_usd: float | None = None
     """What was counted towards the budgets; absent if the model has no price."""
+    text_digest: str = ""
+    """Of a hook: first 32 hex digits of the SHA-256 of the text it got (started), or replaced it by
+    (finished). `input_bytes` and `output_bytes` are their sizes; the texts are in the session's file."""
     digest: str = ""
     """First 32 hex digits of the request's SHA-256 (`beige.seals`); on the record made before execution."""
 

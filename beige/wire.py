@@ -78,6 +78,15 @@ class ModelUse(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """Nano-dollars counted towards the budgets; None: the model has no price."""
 
 
+class HookUse(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What a plugin's hook made of a text, for its audit record."""
+
+    state: Name = ""
+    """As `HookResult.state`."""
+    digest: Name = ""
+    """Replaced: SHA-256 of the new text, in hex."""
+
+
 class Outcome(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """What an executor says happened, for the audit record. Rides in the REPLY or ERR header."""
 
@@ -92,6 +101,8 @@ class Outcome(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
     """Egress: bytes that went out; what came in is `output_bytes`."""
     model: ModelUse | None = None
     """Of a `policy.lease`."""
+    hook: HookUse | None = None
+    """Of a `tools.hook`."""
 
 
 class Header(Struct, array_like=True, forbid_unknown_fields=True, gc=False):

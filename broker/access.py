@@ -20,8 +20,11 @@ has a way to the internet in an agent's name (`tests/attacks/test_egress.py`).""
 LEASES = frozenset({"policy.lease"})
 """Model calls. Only an llm worker's, for the agent of a prompt it is serving: one in hostile hands gets no
 lease for another agent's models (`tests/attacks/test_budgets.py`)."""
+HOOKS = frozenset({"tools.hook"})
+"""Hooks of plugins. Only an llm worker's, for a prompt it is serving: no agent can have one run, and a worker
+in hostile hands can show a plugin no other agent's prompts (`tests/attacks/test_hooks.py`)."""
 WORK = CORE_TOOLS | {"tools.call"}
-GOVERNED = WORK | EGRESS | LEASES
+GOVERNED = WORK | EGRESS | LEASES | HOOKS
 OPERATED = frozenset({
     *("llm.prompt", "llm.compact", "llm.sessions", "llm.session", "llm.history", "llm.fork", "llm.remove"),
     *("llm.settings", "llm.chat", "policy.budget", "audit.query"),
@@ -53,7 +56,7 @@ ROLES: dict[str, Role] = {
     "sandbox": Role(serves="sandbox"),
     "tools": Role(serves="tools"),
     "egress": Role(serves="egress"),
-    "llm": Role(serves="llm", calls=CORE_TOOLS | LEASES),
+    "llm": Role(serves="llm", calls=CORE_TOOLS | LEASES | HOOKS),
     "bridge": Role(calls=frozenset({"tools.call"}) | EGRESS, stamps_agents=True),
     "tap": Role(calls=frozenset({"bus.tap"})),
     "gateway": Role(calls=WORK | OPERATED | BUS, names_agents=True),

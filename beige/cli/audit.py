@@ -56,7 +56,7 @@ def query(
     tool: Annotated[
         str, typer.Option(help="Only this tool: exec, read, write, patch, model, or a plugin's.")
     ] = "",
-    type: Annotated[str, typer.Option(help="core_tool, tool, egress or model_call.")] = "",
+    type: Annotated[str, typer.Option(help="core_tool, tool, egress, model_call or hook.")] = "",
     decision: Annotated[str, typer.Option(help="allowed or denied.")] = "",
     session: Annotated[str, typer.Option(help="Only this session.")] = "",
     id: Annotated[str, typer.Option(help="Only this call.")] = "",
@@ -75,13 +75,14 @@ def query(
       beige audit query --agent travel --since 1h --tree
       beige audit query --errors --json | jq .error
       beige audit query --type model_call --since 1d --phase finished
+      beige audit query --type hook --session trip-1
     """
     from datetime import datetime
 
     from beige.cli.audit_query import Query, moment
     from beige.errors import Malformed
 
-    _one_of("--type", type, ("core_tool", "tool", "egress", "model_call"))
+    _one_of("--type", type, ("core_tool", "tool", "egress", "model_call", "hook"))
     _one_of("--decision", decision, ("allowed", "denied"))
     _one_of("--phase", phase, ("started", "finished"))
     now = datetime.now().astimezone()

@@ -88,7 +88,9 @@ def result(record: Record) -> str:
         return f"exit {record.exit_code}"
     if record.usage:
         return f"ok, {_used(record)}"
-    return "ok" if record.phase == "finished" else ""
+    if record.phase == "finished":
+        return record.kind if record.type == "hook" else "ok"
+    return ""
 
 
 def _used(record: Record) -> str:

@@ -12,13 +12,14 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from beige.config import budget_checks, gateway_checks
+from beige.config import budget_checks, gateway_checks, hook_checks
 from beige.config.models import OPEN_DEFAULTS, SandboxConfig
 from beige.config.problems import Location, Problem, suggest
 from beige.config.sizes import LEAST_WORKSPACE, SHM_BYTES, files_fit, size_bytes
 from beige.destinations import RULE_FORM, is_address, parse_rule
 from beige.errors import Malformed
 from beige.messages import CORE_TOOLS
+from beige.plugins import Provides
 
 _SIZES: dict[str, Any] = {
     alias: SandboxConfig.model_fields[name].default
@@ -27,8 +28,8 @@ _SIZES: dict[str, Any] = {
 """Key in the file to the default of `SandboxConfig`."""
 
 
-def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, tuple[str, ...]]) -> list[Problem]:
-    """`directory` is the config file's; `provided` maps plugin to the tools its manifest declares
+def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, Provides]) -> list[Problem]:
+    """`directory` is the config file's; `provided` maps plugin to what its manifest declares
     (plugins whose manifest could not be read are absent)."""
     providers, plugins = _object(_object(raw.get("llm")).get("providers")), _object(raw.get("plugins"))
     problems: list[Problem] = []
@@ -38,6 +39,7 @@ def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, tuple[
         at, agent = ("agents", name), _object(agent)
         problems += _check_models(at, agent, providers)
         problems += _check_tools((*at, "tools"), _array(agent.get("tools")), plugins, provided)
+        problems += hook_checks.check((*at, "hooks"), agent.get("hooks"), plugins, provided)
         problems += _check_plugin_configs((*at, "pluginConfigs"), agent, plugins)
         problems += _check_sandbox((*at, "sandbox"), _object(agent.get("sandbox")))
     problems += gateway_checks.check(_object(raw.get("gateway")), directory)
@@ -86,9 +88,9 @@ def _check_models(at: Location, agent: dict[str, Any], providers: dict[str, Any]
 
 
 def _check_tools(
-    at: Location, tools: list[Any], plugins: dict[str, Any], provided: Mapping[str, tuple[str, ...]]
+    at: Location, tools: list[Any], plugins: dict[str, Any], provided: Mapping[str, Provides]
 ) -> Iterator[Problem]:
-    known = {tool for names in provided.values() for tool in names}
+    known = {tool for plugin in provided.values() for tool in plugin.tools}
     all_known = set(provided) == set(plugins)
     for index, tool in enumerate(tools):
         place = (*at, index)

@@ -15,7 +15,7 @@ from beige.config.validation import valid_plugin, validate, with_implied_api, wi
 from beige.config.variables import SECRET_SECTIONS, resolve
 from beige.errors import BeigeError
 from beige.paths import Home
-from beige.plugins import Manifest, load_manifest, resolve_plugin_dir, tool_owners
+from beige.plugins import Manifest, Provides, load_manifest, resolve_plugin_dir, tool_owners
 
 ALL_SECRETS = frozenset(SECRET_SECTIONS)
 NO_SECRETS: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ def examine(
     resolved, problems = resolve(raw, secrets, environ)
     complete = with_profile_defaults(with_implied_api(resolved))
     config, found = validate(complete)
-    provided, unreadable = _provided_tools(complete, home)
+    provided, unreadable = _provided(complete, home)
     _, refused = examine_mounts(complete, home, environ)
     return config, problems + found + unreadable + check(complete, home.config.parent, provided) + refused
 
@@ -64,7 +64,7 @@ def _sound(config: Config | None, problems: list[Problem]) -> Config:
     return config
 
 
-def _provided_tools(raw: dict[str, Any], home: Home) -> tuple[dict[str, tuple[str, ...]], list[Problem]]:
+def _provided(raw: dict[str, Any], home: Home) -> tuple[dict[str, Provides], list[Problem]]:
     """What the manifests of the plugins declare; a plugin section that isn't valid is left out."""
     plugins = raw.get("plugins")
     manifests: dict[str, Manifest] = {}
@@ -78,4 +78,4 @@ def _provided_tools(raw: dict[str, Any], home: Home) -> tuple[dict[str, tuple[st
             tool_owners(manifests.values())
         except BeigeError as error:
             problems.append(Problem(("plugins", name, "path"), str(error)))
-    return {name: manifest.provides.tools for name, manifest in manifests.items()}, problems
+    return {name: manifest.provides for name, manifest in manifests.items()}, problems

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from beige.messages.tools import HookName
+
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,31}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 TOOL_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,63}$"
@@ -205,6 +207,20 @@ class HouseBudgetConfig(Section):
     """For each day and all agents together; it begins at midnight UTC."""
 
 
+class HookConfig(Section):
+    plugin: Name
+    """The plugin that listens: a name from plugins, whose plugin.json lists the hooks."""
+    on: Annotated[tuple[HookName, ...], Field(min_length=1, max_length=3)]
+    """What it listens to: prePrompt, postResponse, modelSwitched."""
+    observe: bool = False
+    """true: it is told and decides nothing. The answer is not held back until it has answered."""
+    on_failure: Literal["refuse", "continue"] = "refuse"
+    """When it crashes, is late or is not there. "refuse": the prompt, or the answer, goes no further.
+    "continue": it goes on without this plugin's word."""
+    timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0
+    """Longest time it may take, in seconds."""
+
+
 class AgentConfig(Section):
     model: ModelRef
     """The model that drives the agent."""
@@ -214,6 +230,8 @@ class AgentConfig(Section):
     """Plugin tools the agent may call; [] for none. It always has the core tools read, write, patch, exec."""
     plugin_configs: dict[Name, dict[str, Any]] = Field(default={}, repr=False)
     """Per plugin, settings merged over plugins.<name>.config for this agent (arrays are replaced)."""
+    hooks: Annotated[tuple[HookConfig, ...], Field(max_length=16)] = ()
+    """Plugins that are shown the agent's prompts and answers, in this order; no other is."""
     sandbox: SandboxConfig
     """The agent's container."""
     system_prompt: str = ""
@@ -282,7 +300,7 @@ class Config(Section):
     llm: LlmConfig
     """Language models."""
     plugins: dict[Name, PluginConfig] = {}
-    """Plugins by name; each provides tools."""
+    """Plugins by name; each provides tools, hooks or both."""
     agents: dict[Name, AgentConfig]
     """Agents by name."""
     scale: ScaleConfig = ScaleConfig()

@@ -26,7 +26,7 @@ METHODS: dict[str, Method] = {
 
 GOVERNED = frozenset({
     *("sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"),
-    *("tools.call", "egress.connect", "policy.lease"),
+    *("tools.call", "tools.hook", "egress.connect", "policy.lease"),
 })  # fmt: skip
 """Calls that walk policy, audit, executor, audit. The broker's route table must say the same
 (`tests/unit/broker/test_access.py`)."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from beige.plugins import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, PluginContext, ToolHandler
+from beige.messages.tools import HookName
+from beige.plugins import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, HookHandler, PluginContext, ToolHandler
 from beige.plugins.manifest import ENTRY, Provides
 
 
@@ -30,6 +32,7 @@ class Registrar:
 
     provides: Provides
     tools: dict[str, Tool] = field(default_factory=dict)
+    hooks: dict[HookName, HookHandler] = field(default_factory=dict)
 
     def tool(
         self, name: str, handler: ToolHandler, *, description: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
@@ -44,10 +47,20 @@ class Registrar:
             raise LoadProblem(f"timeout_s of tool {name!r} must be above 0 and at most {MAX_TIMEOUT_S:g}")
         self.tools[name] = Tool(handler, float(timeout_s))
 
+    def hook(self, name: HookName, handler: HookHandler) -> None:
+        if name not in self.provides.hooks:
+            raise LoadProblem(f"it registers hook {name!r:.80}, which its plugin.json does not list")
+        if name in self.hooks:
+            raise LoadProblem(f"it registers hook {name!r} twice")
+        if not callable(handler):
+            raise LoadProblem(f"the handler of hook {name!r} can't be called")
+        self.hooks[name] = handler
+
     def missing(self) -> str:
         """Something that plugin.json lists and that was not registered, in words; empty if there is none."""
-        tools = sorted(set(self.provides.tools) - set(self.tools))
-        return f"tool {tools[0]!r}" if tools else ""
+        tools = (f"tool {name!r}" for name in self.provides.tools if name not in self.tools)
+        hooks = (f"hook {name!r}" for name in self.provides.hooks if name not in self.hooks)
+        return next(chain(tools, hooks), "")
 
 
 def load_plugin(directory: Path, registrar: Registrar, config: dict[str, Any], ctx: PluginContext) -> Any:

@@ -14,6 +14,7 @@ from beige.plugins.api import (
     ToolResultLike,
     UsageError,
 )
+from beige.plugins.hooks import HOOKS, HookAnswer, HookHandler, HookInvocation, Refuse, Replace
 from beige.plugins.manifest import (
     Manifest,
     Provides,
@@ -28,13 +29,19 @@ from beige.plugins.skills import skills
 
 __all__ = [
     "DEFAULT_TIMEOUT_S",
+    "HOOKS",
     "MAX_TIMEOUT_S",
     "CreatePlugin",
+    "HookAnswer",
+    "HookHandler",
+    "HookInvocation",
     "Manifest",
     "Plugin",
     "PluginContext",
     "PluginRegistrar",
     "Provides",
+    "Refuse",
+    "Replace",
     "ToolError",
     "ToolHandler",
     "ToolInvocation",

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from beige.messages.tools import HookName
+from beige.plugins.hooks import HookHandler
+
 DEFAULT_TIMEOUT_S = 60.0
 MAX_TIMEOUT_S = 600.0
 
@@ -92,6 +95,10 @@ class PluginRegistrar(Protocol):
     ) -> None:
         """Offer `name`, which `provides.tools` in plugin.json must list. A call is ended after
         `timeout_s` seconds (at most `MAX_TIMEOUT_S`). ValueError if the name may not be offered."""
+
+    def hook(self, name: HookName, handler: HookHandler) -> None:
+        """Listen to `name`, which `provides.hooks` in plugin.json must list. Called for the agents whose
+        `hooks` name the plugin, and ended after the time written there."""
 
 
 class Plugin(Protocol):

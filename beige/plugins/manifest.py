@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from beige.errors import ConfigError
 from beige.messages import CORE_TOOLS
+from beige.messages.tools import HookName
 from beige.paths import Home, bundled_plugins_dir
 
 MANIFEST = "plugin.json"
@@ -36,6 +37,7 @@ class Provides(Struct, frozen=True, forbid_unknown_fields=True):
 
     tools: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
+    hooks: tuple[HookName, ...] = ()
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -155,10 +157,11 @@ def _check_names(file: Path, manifest: Manifest, expected: str) -> None:
             f"{file}: name", f"is {manifest.name!r}", f"expected: {expected!r}, its name in the config"
         )
     provides = manifest.provides
-    if not provides.tools and not provides.channels:
-        raise ConfigError(f"{file}: provides", "lists nothing", "allowed: tools, channels")
+    if provides == Provides():
+        raise ConfigError(f"{file}: provides", "lists nothing", "allowed: tools, channels, hooks")
     _check_provided(file, manifest.name, "tools", provides.tools, tool_name_problem)
     _check_provided(file, manifest.name, "channels", provides.channels, channel_name_problem)
+    _check_provided(file, manifest.name, "hooks", provides.hooks, lambda *_: "")
 
 
 def _check_provided(

@@ -6,6 +6,7 @@ anything, so everything taken from it is bounded here.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -18,19 +19,19 @@ from beige.messages import GOVERNED, METHODS
 from beige.messages.egress import ConnectRequest
 from beige.messages.policy import LeaseRequest
 from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
-from beige.messages.tools import ToolCall
+from beige.messages.tools import HookCall, ToolCall
 from beige.money import COUNTED, usd
 from beige.unseen import escape_json
-from beige.wire import DECODE_ERRORS, Header, ModelUse, Outcome
+from beige.wire import DECODE_ERRORS, Header, HookUse, ModelUse, Outcome
 
 ARGS_LIMIT = 32 * 1024
 """Bytes of encoded arguments in a record; with the other fields' limits a line stays below
 `auditlog.MAX_LINE`, also when every character needs a six byte escape."""
 DIGEST_DIGITS = 32
-TYPES: dict[str, Literal["core_tool", "tool", "egress", "model_call"]] = {
-    "tools": "tool", "egress": "egress", "policy": "model_call",
+TYPES: dict[str, Literal["core_tool", "tool", "egress", "model_call", "hook"]] = {
+    "tools.call": "tool", "tools.hook": "hook", "egress.connect": "egress", "policy.lease": "model_call",
 }  # fmt: skip
-"""By service; the sandbox's calls are core tools."""
+"""By method; the sandbox's calls are core tools."""
 MODEL = "model"
 """The tool of a model call's record."""
 
@@ -41,7 +42,7 @@ def started(header: Header, body: bytes, ts: str, digest: bytes, rule: str = "")
     """The record written before a call is executed. Malformed if the body is not the method's. `rule`:
     policy's word on why it allowed a connection."""
     record = _named(header, ts)
-    record.digest = digest.hex()[:DIGEST_DIGITS]
+    record.digest = _digits(digest.hex())
     match _decoded(f"{header.service}.{header.method}", body):
         case ExecRequest() as request:
             record.args = cut(request.argv or [request.command])
@@ -53,6 +54,10 @@ def started(header: Header, body: bytes, ts: str, digest: bytes, rule: str = "")
             record.args = cut([request.path])
         case ToolCall() as request:
             record.tool, record.args = request.tool, cut(request.args)
+        case HookCall() as request:
+            text = request.text.encode()
+            record.tool, record.args = request.hook, [request.plugin]
+            record.input_bytes, record.text_digest = len(text), _digits(hashlib.sha256(text).hexdigest())
         case ConnectRequest() as request:
             record.args = cut([str(Destination(request.host, request.port)), request.method])
             record.rule = rule
@@ -80,13 +85,25 @@ def finished(opening: Record, header: Header, ts: str, elapsed_ms: float) -> Rec
     record.exit_code = outcome.exit_code
     if record.type == "model_call":
         _add_use(record, outcome.model or ModelUse())
+    elif record.type == "hook":
+        record.output_bytes = outcome.output_bytes if outcome.hook and outcome.hook.digest else None
     elif not header.code or record.type == "egress":  # a connection cut off has carried bytes too
         record.output_bytes = outcome.output_bytes
     if record.type == "egress":
         record.input_bytes = outcome.input_bytes
+    if record.type == "hook":
+        _add_hook(record, outcome.hook or HookUse())
     if record.type == "tool" and outcome.target:
         record.target = outcome.target
     return record
+
+
+def _add_hook(record: Record, use: HookUse) -> None:
+    record.kind, record.text_digest = use.state, _digits(use.digest)
+
+
+def _digits(digest: str) -> str:
+    return digest[:DIGEST_DIGITS]
 
 
 def _add_use(record: Record, use: ModelUse) -> None:
@@ -142,7 +159,7 @@ def _head(text: str, limit: int) -> str:
 
 
 def _named(header: Header, ts: str) -> Record:
-    kind = TYPES.get(header.service, "core_tool")
+    kind = TYPES.get(f"{header.service}.{header.method}", "core_tool")
     return Record(
         ts=ts,
         agent=header.agent,
@@ -161,7 +178,7 @@ def _named(header: Header, ts: str) -> Record:
 
 
 def _closing(opening: Record, ts: str) -> Record:
-    return msgspec.structs.replace(opening, ts=ts, phase="finished", digest="")
+    return msgspec.structs.replace(opening, ts=ts, phase="finished", digest="", text_digest="")
 
 
 def _error(code: str, said: str) -> str:

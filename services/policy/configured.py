@@ -9,7 +9,7 @@ from beige.config import Config, LimitConfig
 from beige.destinations import Rule, parse_rule
 from beige.money import ModelKey
 from services.policy.budget import Limit, Scope
-from services.policy.core import Rules
+from services.policy.core import Hook, Rules
 
 ANSWER_TOKENS = 16_384
 """Reserved for the answer of a model without `maxTokens`; as much again if it may think."""
@@ -17,6 +17,13 @@ ANSWER_TOKENS = 16_384
 
 def rules_of(config: Config) -> Rules:
     return {name: frozenset(agent.tools) for name, agent in config.agents.items()}
+
+
+def hooks_of(config: Config) -> dict[str, frozenset[Hook]]:
+    return {
+        name: frozenset((entry.plugin, hook) for entry in agent.hooks for hook in entry.on)
+        for name, agent in config.agents.items()
+    }
 
 
 def answers_of(config: Config) -> dict[str, dict[ModelKey, int]]:

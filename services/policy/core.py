@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from beige.errors import Malformed
 from beige.messages import METHODS
 from beige.messages.policy import LeaseRequest
-from beige.messages.tools import ToolCall
+from beige.messages.tools import HookCall, ToolCall
 from beige.money import ModelKey
 from beige.wire import DECODE_ERRORS
 
 CORE_METHODS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})
 TOOL_METHOD = "tools.call"
 LEASE_METHOD = "policy.lease"
+HOOK_METHOD = "tools.hook"
 
 _DECODERS = {
     name: msgspec.msgpack.Decoder(METHODS[name].request)
-    for name in (*CORE_METHODS, TOOL_METHOD, LEASE_METHOD)
+    for name in (*CORE_METHODS, TOOL_METHOD, LEASE_METHOD, HOOK_METHOD)
 }
 
 Rules = Mapping[str, frozenset[str]]
@@ -29,6 +30,20 @@ Rules = Mapping[str, frozenset[str]]
 
 Models = Mapping[str, Collection[ModelKey]]
 """Configured agent → the models it may call: its `model` and `fallbackModels`, and no other."""
+
+Hook = tuple[str, str]
+"""Plugin and hook."""
+Hooks = Mapping[str, Collection[Hook]]
+"""Configured agent → who may be shown its prompts and answers, and nobody else."""
+
+
+@dataclass(frozen=True)
+class Grants:
+    """What the configuration grants each agent."""
+
+    tools: Rules = field(default_factory=dict)
+    models: Models = field(default_factory=dict)
+    hooks: Hooks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,16 @@ def decide_model(models: Models, agent: str, model: ModelKey) -> Decision:
     return Decision(False, f"Permission denied: model '{name}' not allowed for agent '{agent}'")
 
 
+def decide_hook(hooks: Hooks, agent: str, hook: Hook) -> Decision:
+    """May this hook be run for `agent`, whatever an llm worker asks for (`tests/attacks/test_hooks.py`)?"""
+    if hook in hooks.get(agent, ()):
+        return ALLOWED
+    plugin, name = hook
+    return Decision(
+        False, f"Permission denied: plugin '{plugin}' may not listen to {name} of agent '{agent}'"
+    )
+
+
 def tool_named(method: str, body: bytes) -> str:
     """The plugin tool a request names, "" for other methods. Malformed if the body is not the method's:
     what can't be read can't be decided."""
@@ -72,6 +97,12 @@ def model_named(method: str, body: bytes) -> ModelKey | None:
     """The model a lease is asked for, None for other methods. Malformed as for `tool_named`."""
     request = _decoded(method, body) if method == LEASE_METHOD else None
     return (request.provider, request.model) if isinstance(request, LeaseRequest) else None
+
+
+def hook_named(method: str, body: bytes) -> Hook | None:
+    """The hook that is to be run, None for other methods. Malformed as for `tool_named`."""
+    request = _decoded(method, body) if method == HOOK_METHOD else None
+    return (request.plugin, request.hook) if isinstance(request, HookCall) else None
 
 
 def _decoded(method: str, body: bytes) -> object:

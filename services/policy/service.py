@@ -20,8 +20,17 @@ from beige.wire import Header
 from services.policy import ledger_file
 from services.policy.budget import day_of
 from services.policy.budgets import Budgets
-from services.policy.configured import answers_of, budgets_of, doors_of, rules_of, slots_of
-from services.policy.core import Decision, Models, Rules, decide, decide_model, model_named, tool_named
+from services.policy.configured import answers_of, budgets_of, doors_of, hooks_of, rules_of, slots_of
+from services.policy.core import (
+    Decision,
+    Grants,
+    decide,
+    decide_hook,
+    decide_model,
+    hook_named,
+    model_named,
+    tool_named,
+)
 from services.policy.desk import TAKE_UP_S, Desk
 from services.policy.egress import EGRESS_METHOD, Doors
 from services.policy.ledger_file import LedgerFile
@@ -34,13 +43,14 @@ TICK_S = 1.0
 
 async def main(context: Context) -> None:
     config = load(context.home)
-    rules, models = rules_of(config), answers_of(config)
+    models = answers_of(config)
+    grants = Grants(rules_of(config), models, hooks_of(config))
     key = read_seal_key(context.home, "verdict")
 
     doors = Doors(doors_of(config), context.log)
 
     def authorize(request: Request) -> HopReply:
-        return reply(rules, models, doors, key, request.header, request.body)
+        return reply(grants, doors, key, request.header, request.body)
 
     file = LedgerFile(context.home.data / ledger_file.NAME, day_of(time.time()))
     budgets = Budgets(file, budgets_of(config), models, prices_of(config), time.time)
@@ -77,17 +87,20 @@ async def _tick_until(context: Context, budgets: Budgets, desk: Desk) -> None:
                 context.log.error("the ledger of budgets can't be brought to disk: %s", error)
 
 
-def reply(rules: Rules, models: Models, doors: Doors, key: bytes, header: Header, body: bytes) -> HopReply:
+def reply(grants: Grants, doors: Doors, key: bytes, header: Header, body: bytes) -> HopReply:
     """The sealed decision about one request. Malformed if it can't be read."""
-    decision = _decide(rules, models, doors, header.agent, f"{header.service}.{header.method}", body)
+    decision = _decide(grants, doors, header.agent, f"{header.service}.{header.method}", body)
     seal = sign_verdict(key, request_digest(header, body), decision.allowed, decision.reason)
     return HopReply(verdict=seal, denied="" if decision.allowed else decision.reason)
 
 
-def _decide(rules: Rules, models: Models, doors: Doors, agent: str, method: str, body: bytes) -> Decision:
+def _decide(grants: Grants, doors: Doors, agent: str, method: str, body: bytes) -> Decision:
     if method == EGRESS_METHOD:
         return doors.decide(agent, body)
     model = model_named(method, body)
     if model is not None:
-        return decide_model(models, agent, model)
-    return decide(rules, agent, method, tool_named(method, body))
+        return decide_model(grants.models, agent, model)
+    hook = hook_named(method, body)
+    if hook is not None:
+        return decide_hook(grants.hooks, agent, hook)
+    return decide(grants.tools, agent, method, tool_named(method, body))

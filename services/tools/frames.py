@@ -1,11 +1,12 @@
-"""What the plugin host and a plugin's own process say to each other about tools. Pure."""
+"""What the plugin host and a plugin's own process say to each other about tools and hooks. Pure."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from beige.messages.tools import HookName, HookText
 from beige.pluginhost.frames import MAX_FROM_PLUGIN, MAX_TO_PLUGIN, Close, Frame, FrameReader, Log, NotLoaded
 from beige.plugins.manifest import Provides
 
@@ -34,6 +35,20 @@ class Call(Frame):
     cwd: str
 
 
+class Hook(Frame):
+    """One run of a hook; `id` is from the same row as a call's."""
+
+    id: int
+    hook: HookName
+    agent: str
+    session: str
+    channel: str
+    text: str
+    model: str
+    previous_model: str
+    reason: str
+
+
 class Cancel(Frame):
     """The call's result is no longer wanted. Answered by `CancelSeen`."""
 
@@ -55,6 +70,16 @@ class Done(Frame):
     exit_code: Annotated[int, Meta(ge=0, le=255)]
 
 
+class Answered(Frame):
+    """What came of a `Hook`."""
+
+    id: int
+    state: Literal["unchanged", "replaced", "refused", "failed"]
+    text: HookText = ""
+    reason: Annotated[str, Meta(max_length=2000)] = ""
+    """Refused: the plugin's words. Failed: ours, as in `NotLoaded`."""
+
+
 class CancelSeen(Frame):
     """The plugin's event loop is alive."""
 
@@ -67,8 +92,8 @@ class Stuck(Frame):
     count: int
 
 
-ToPlugin = Load | Call | Cancel | Close
-FromPlugin = Loaded | NotLoaded | Done | CancelSeen | Stuck | Log
+ToPlugin = Load | Call | Hook | Cancel | Close
+FromPlugin = Loaded | NotLoaded | Done | Answered | CancelSeen | Stuck | Log
 
 
 def host_reader() -> FrameReader[FromPlugin]:

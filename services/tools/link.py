@@ -1,16 +1,17 @@
-"""One life of a plugin's process, for its tools: carries calls and their cancellation."""
+"""One life of a plugin's process, for its tools and hooks: carries calls and their cancellation."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from beige.errors import Failed
 from beige.pluginhost.child import Child
 from services.tools import frames
 
+A = TypeVar("A", frames.Done, frames.Answered)
 CANCEL_SEEN_S = 2.0
 """A plugin whose event loop doesn't answer a cancellation within this time has lost its life."""
 STUCK_LIMIT = 16
@@ -22,12 +23,25 @@ class Link(Child):
     def __init__(self, log: logging.Logger, on_end: Callable[[], None]) -> None:
         super().__init__(log, frames.host_reader(), on_end)
         self.timeouts: dict[str, float] = {}
-        self._pending: dict[int, asyncio.Future[frames.Done]] = {}
+        self._pending: dict[int, asyncio.Future[frames.Done | frames.Answered]] = {}
         self._unseen: dict[int, asyncio.TimerHandle] = {}
 
     async def call(self, call: frames.Call) -> frames.Done:
         """Failed: the process ended during the call. Cancellation reaches the plugin."""
-        future: asyncio.Future[frames.Done] = self._loop.create_future()
+        return self._expected(frames.Done, await self._ask(call))
+
+    async def hook(self, call: frames.Hook) -> frames.Answered:
+        """As `call`."""
+        return self._expected(frames.Answered, await self._ask(call))
+
+    def _expected(self, kind: type[A], answer: frames.Done | frames.Answered) -> A:
+        if isinstance(answer, kind):
+            return answer
+        self.finish("it broke the protocol: a hook's answer to a call, or a call's to a hook")
+        raise Failed("the plugin broke the protocol during the call")
+
+    async def _ask(self, call: frames.Call | frames.Hook) -> frames.Done | frames.Answered:
+        future: asyncio.Future[frames.Done | frames.Answered] = self._loop.create_future()
         self._pending[call.id] = future
         self.send(call)
         try:
@@ -46,7 +60,7 @@ class Link(Child):
 
     def take(self, frame: Any) -> None:
         match frame:
-            case frames.Done():
+            case frames.Done() | frames.Answered():
                 future = self._pending.get(frame.id)
                 if future is not None and not future.done():
                     future.set_result(frame)

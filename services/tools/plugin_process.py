@@ -1,4 +1,4 @@
-"""One plugin's tools: limits, and what the caller is told. Its process is kept alive by `Life`.
+"""One plugin's tools and hooks: limits, and what the caller is told. Its process is kept alive by `Life`.
 
 A plugin that dies, hangs or speaks nonsense loses its process; nobody else's calls are touched.
 """
@@ -9,8 +9,11 @@ import asyncio
 import itertools
 import logging
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from beige.errors import Failed, Overloaded, Unavailable
+from beige.errors import BeigeError, DeadlineExceeded, Failed, Overloaded, Unavailable
+from beige.messages.tools import HookCall
 from beige.pluginhost.life import Life
 from beige.plugins import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S
 from services.tools import frames
@@ -20,10 +23,33 @@ CALLS_PER_AGENT = 8
 """Calls of one agent inside one plugin; more wait, so that one agent can't take every thread."""
 CALLS_PER_PLUGIN = 64
 """Calls held for one plugin, running or waiting; more are refused, so that a plugin that hangs
-can't fill the service."""
+can't fill the service. Hooks have as many places of their own: an agent that fills its tool's holds up
+no prompt (`test_an_agent_that_fills_a_tool_holds_up_no_hook`)."""
 WAIT_READY_S = 5.0
 """How long a call waits for a plugin that is being restarted."""
 TIMED_OUT = 124
+
+
+class Places:
+    """Room for calls of one kind inside one plugin."""
+
+    def __init__(self, plugin: str) -> None:
+        self._plugin, self._held = plugin, 0
+        self._of: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(CALLS_PER_AGENT)
+        )
+
+    @asynccontextmanager
+    async def one(self, agent: str) -> AsyncIterator[None]:
+        """Waits while the agent has all of its own. Overloaded if the plugin's are taken."""
+        if self._held >= CALLS_PER_PLUGIN:
+            raise Overloaded(f"plugin '{self._plugin}' has {CALLS_PER_PLUGIN} calls already")
+        self._held += 1
+        try:
+            async with self._of[agent]:
+                yield
+        finally:
+            self._held -= 1
 
 
 class PluginProcess:
@@ -33,11 +59,9 @@ class PluginProcess:
         self.name = load.name
         self._log = log
         self._life = Life(load.name, load, load.data_dir, log, lambda on_end: Link(log, on_end))
-        self._held = 0
+        self._tool_places, self._hook_places = Places(load.name), Places(load.name)
+        self._told: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
-        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(CALLS_PER_AGENT)
-        )
 
     @property
     def is_up(self) -> bool:
@@ -54,6 +78,9 @@ class PluginProcess:
 
     async def close(self) -> None:
         """Idempotent; afterwards no process is left."""
+        for task in self._told:
+            task.cancel()
+        await asyncio.gather(*self._told, return_exceptions=True)
         await self._life.close()
 
     async def call(
@@ -61,14 +88,45 @@ class PluginProcess:
     ) -> frames.Done:
         """The tool's result, also when it took too long. Failed: the plugin is not loaded, or its
         process ended during the call. Unavailable: it is being restarted. Overloaded."""
-        if self._held >= CALLS_PER_PLUGIN:
-            raise Overloaded(f"plugin '{self.name}' has {CALLS_PER_PLUGIN} calls already")
-        self._held += 1
+        async with self._tool_places.one(agent):
+            return await self._call(tool, args, agent, session, channel, cwd)
+
+    async def hook(
+        self, call: HookCall, *, agent: str, session: str, channel: str, timeout_s: float
+    ) -> frames.Answered:
+        """Never `failed`: that is Failed, too. DeadlineExceeded after `timeout_s`, waiting included; else as
+        `call`."""
         try:
-            async with self._slots[agent]:
-                return await self._call(tool, args, agent, session, channel, cwd)
-        finally:
-            self._held -= 1
+            async with asyncio.timeout(timeout_s), self._hook_places.one(agent):
+                link = await self._loaded()
+                answer = await link.hook(frames.Hook(
+                    next(self._numbers), call.hook, agent, session, channel, call.text, call.model,
+                    call.previous_model, call.reason,
+                ))  # fmt: skip
+        except TimeoutError:
+            late = f"plugin '{self.name}' did not answer {call.hook} within {timeout_s:g} s"
+            raise DeadlineExceeded(late, executed="maybe") from None
+        if answer.state == "failed":
+            raise Failed(answer.reason)
+        return answer
+
+    def tell(self, call: HookCall, *, agent: str, session: str, channel: str, timeout_s: float) -> None:
+        """Have the hook run without waiting for it. Failed, Overloaded: as `hook`, if that is known already;
+        what goes wrong later goes to the log."""
+        if self.problem:
+            raise self._not_loaded()
+        if len(self._told) >= CALLS_PER_PLUGIN:
+            raise Overloaded(f"plugin '{self.name}' has {CALLS_PER_PLUGIN} notifications already")
+
+        async def run() -> None:
+            try:
+                await self.hook(call, agent=agent, session=session, channel=channel, timeout_s=timeout_s)
+            except BeigeError as error:
+                self._log.warning("a notification failed: %s", error, extra={"agent": agent})
+
+        task = asyncio.create_task(run(), name=f"told-{self.name}")
+        self._told.add(task)
+        task.add_done_callback(self._told.discard)
 
     async def _call(
         self, tool: str, args: list[str], agent: str, session: str, channel: str, cwd: str
@@ -85,8 +143,11 @@ class PluginProcess:
 
     async def _loaded(self) -> Link:
         if self.problem:
-            raise Failed(f"plugin '{self.name}' is not loaded: {self.problem}", executed="no")
+            raise self._not_loaded()
         link = await self._life.wait_up(WAIT_READY_S)
         if link is None:
             raise Unavailable(f"plugin '{self.name}' is being restarted")
         return link
+
+    def _not_loaded(self) -> Failed:
+        return Failed(f"plugin '{self.name}' is not loaded: {self.problem}", executed="no")

@@ -1,10 +1,11 @@
-"""The tools process: plugins loaded from the configuration, `tools.call` served on the bus."""
+"""The tools process: plugins loaded from the configuration, `tools.call` and `tools.hook` served on the
+bus."""
 
 from __future__ import annotations
 
 from beige.bus import Bus, Request
 from beige.config import load
-from beige.messages.tools import ToolCall, ToolResult
+from beige.messages.tools import HookCall, HookResult, ToolCall, ToolResult
 from beige.process import Context
 from services.tools.host import build
 from services.tools.plugin_process import CALLS_PER_PLUGIN
@@ -20,8 +21,14 @@ async def main(context: Context) -> None:
             body, request.outcome, agent=request.agent, session=request.session, channel=request.channel
         )
 
+    async def hook(request: Request, body: HookCall) -> HookResult:
+        return await host.hook(
+            body, request.outcome, agent=request.agent, session=request.session, channel=request.channel
+        )
+
     bus = Bus(context.home, context.user)
-    bus.serve("tools", {"tools.call": call}, capacity=CALLS_PER_PLUGIN * (len(config.plugins) + 1))
+    capacity = 2 * CALLS_PER_PLUGIN * (len(config.plugins) + 1)  # tools' and hooks' places
+    bus.serve("tools", {"tools.call": call, "tools.hook": hook}, capacity=capacity)
     try:
         await host.start()
         await bus.start()

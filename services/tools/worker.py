@@ -1,10 +1,11 @@
-"""A plugin's tools in its own process: runs their handlers for the host."""
+"""A plugin's tools and hooks in its own process: runs their handlers for the host."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,11 @@ from typing import Any
 from beige.pluginhost import worker
 from beige.pluginhost.loader import Registrar, load_plugin
 from beige.pluginhost.worker import trace
-from beige.plugins import PluginContext, ToolHandler, ToolInvocation
-from services.tools import frames, results
+from beige.plugins import HookInvocation, PluginContext, ToolInvocation
+from services.tools import answers, frames, results
 
 THREADS = 32
-"""`def` handlers running at once; more wait."""
+"""`def` handlers running at once; more wait. As many of hooks: no tool takes their threads."""
 STUCK_AFTER_S = 1.0
 
 
@@ -25,7 +26,8 @@ class Worker(worker.Worker):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop, frames.plugin_reader())
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tool")
+        self._tool_pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tool")
+        self._hook_pool = ThreadPoolExecutor(THREADS, thread_name_prefix="hook")
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._unended: set[asyncio.Task[None] | Future[Any]] = set()
         self._registered: Registrar | None = None
@@ -34,9 +36,9 @@ class Worker(worker.Worker):
     def take(self, frame: frames.ToPlugin) -> None:
         match frame:
             case frames.Call():
-                task = self.loop.create_task(self._call(frame), name=f"call-{frame.id}")
-                self._calls[frame.id] = task
-                task.add_done_callback(lambda _: self._calls.pop(frame.id, None))
+                self._start(frame.id, self._call(frame))
+            case frames.Hook():
+                self._start(frame.id, self._hook(frame))
             case frames.Cancel():
                 self._cancel(frame.id)
             case frames.Load():
@@ -51,6 +53,11 @@ class Worker(worker.Worker):
 
     # --- calls ----------------------------------------------------------------------------------------
 
+    def _start(self, number: int, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work, name=f"call-{number}")
+        self._calls[number] = task
+        task.add_done_callback(lambda _: self._calls.pop(number, None))
+
     async def _call(self, call: frames.Call) -> None:
         assert self._load is not None and self._registered is not None
         name = self._load.name
@@ -59,9 +66,8 @@ class Worker(worker.Worker):
             invocation = ToolInvocation(
                 call.tool, tuple(call.args), call.agent, call.session, call.channel, call.cwd, config
             )
-            result = results.from_value(
-                name, await self._run(self._registered.tools[call.tool].handler, invocation)
-            )
+            handler = self._registered.tools[call.tool].handler
+            result = results.from_value(name, await self._run(self._tool_pool, handler, invocation))
         except BaseException as error:  # SystemExit and a CancelledError of its own too
             if (task := asyncio.current_task()) and task.cancelling():
                 raise
@@ -69,10 +75,26 @@ class Worker(worker.Worker):
             result = results.from_exception(name, error)
         self.send(frames.Done(call.id, *result))
 
-    async def _run(self, handler: ToolHandler, invocation: ToolInvocation) -> Any:
+    async def _hook(self, call: frames.Hook) -> None:
+        assert self._load is not None and self._registered is not None
+        name = self._load.name
+        try:
+            config = self._load.agent_configs.get(call.agent, self._load.config)
+            invocation = HookInvocation(call.hook, call.agent, call.session, call.channel, call.text,
+                                        call.model, call.previous_model, call.reason, config)  # fmt: skip
+            value = await self._run(self._hook_pool, self._registered.hooks[call.hook], invocation)
+            answer = answers.from_value(name, call.hook, value)
+        except BaseException as error:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise
+            self.log(logging.ERROR, trace(error))
+            answer = answers.from_exception(name, error)
+        self.send(frames.Answered(call.id, *answer))
+
+    async def _run(self, pool: ThreadPoolExecutor, handler: Callable[[Any], Any], invocation: Any) -> Any:
         if _is_async(handler):
-            return await handler(invocation)  # type: ignore[misc]
-        future = self._pool.submit(_attempt, handler, invocation)
+            return await handler(invocation)
+        future = pool.submit(_attempt, handler, invocation)
         try:
             value, error = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -99,12 +121,12 @@ class Worker(worker.Worker):
             self.send(frames.Stuck(len(self._unended)))
 
 
-def _is_async(handler: ToolHandler) -> bool:
+def _is_async(handler: Callable[[Any], Any]) -> bool:
     call = type(handler).__call__
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
-def _attempt(handler: ToolHandler, invocation: ToolInvocation) -> tuple[Any, BaseException | None]:
+def _attempt(handler: Callable[[Any], Any], invocation: Any) -> tuple[Any, BaseException | None]:
     """In a thread. A raised StopIteration or SystemExit must not travel through asyncio's futures."""
     try:
         return handler(invocation), None

@@ -1,5 +1,6 @@
 """What the log says about a call: the seed's names, bounded, one line whatever an agent sends."""
 
+import hashlib
 import json
 
 import pytest
@@ -11,8 +12,8 @@ from beige.errors import Malformed
 from beige.messages import encode
 from beige.messages.policy import LeaseRequest
 from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
-from beige.messages.tools import ToolCall
-from beige.wire import Header, ModelUse, Outcome
+from beige.messages.tools import HookCall, ToolCall
+from beige.wire import Header, HookUse, ModelUse, Outcome
 from services.audit import entry
 
 TS = "2026-03-05T12:00:00.000Z"
@@ -87,6 +88,32 @@ def test_a_model_call_that_came_to_nothing_says_why(use, error, decision, told):
     assert (line["error"], line["decision"]) == (error, decision)
     assert (line.get("kind"), line.get("status")) == ((use.kind, use.status) if use else (None, None))
     assert {name: line[name] for name in ("costUsd", "usage") if name in line} == told
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (Outcome(hook=HookUse("unchanged")), {"kind": "unchanged"}),
+        (Outcome(output_bytes=3, hook=HookUse("replaced", "ab" * 32)),
+         {"kind": "replaced", "outputBytes": 3, "textDigest": "ab" * 16}),
+        (Outcome(error="refused: a card number", hook=HookUse("refused")),
+         {"kind": "refused", "error": "refused: a card number"}),
+        (Outcome(error="failed: plugin 'guard' failed (ValueError)"),
+         {"error": "failed: plugin 'guard' failed (ValueError)"}),
+    ],
+    ids=["unchanged", "replaced", "refused", "failed"],
+)  # fmt: skip
+def test_a_hook_and_what_it_made_of_a_text_without_the_text(outcome, told):
+    call = header("tools", "hook", parent_call="0000002a-6")
+    opening = entry.started(call, encode(HookCall("guard", "prePrompt", "größe")), TS, DIGEST)
+    names = {"type": "hook", "tool": "prePrompt", "args": ["guard"], "inputBytes": 7}
+    digest = hashlib.sha256("größe".encode()).hexdigest()[:32]
+    shown = line_of(opening)
+    assert {name: shown[name] for name in (*names, "textDigest")} == names | {"textDigest": digest}
+    line = line_of(entry.finished(opening, header("tools", "hook", outcome=outcome), TS, 1.0))
+    common = {"ts", "agent", "decision", "durationMs", "phase", "id", "parent", "session", "channel", "src"}
+    assert {name: value for name, value in line.items() if name not in common} == names | told
+    assert "größe" not in str(line_of(opening))
 
 
 def test_a_denial_is_one_finished_record_with_the_reason():

@@ -10,7 +10,7 @@ from broker.access import BUS, GOVERNED, OPERATED, ROLES, stations
 from broker.calls import Peer
 from broker.identity import Refusal, settle
 
-OPERATOR = (messages.GOVERNED - {"egress.connect", "policy.lease"}) | {
+OPERATOR = (messages.GOVERNED - {"egress.connect", "policy.lease", "tools.hook"}) | {
     "policy.learn",
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
     *("sandbox.show", "sandbox.verify", "bus.cancel"),
@@ -21,7 +21,7 @@ OPERATOR = (messages.GOVERNED - {"egress.connect", "policy.lease"}) | {
 ALLOWED = {
     "cli": OPERATOR,
     "gateway": OPERATOR,
-    "llm": {"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch", "policy.lease"},
+    "llm": {"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch", "policy.lease", "tools.hook"},
     "bridge": {"tools.call", "egress.connect"},
     "egress": set(),
     "tap": {"bus.tap"},

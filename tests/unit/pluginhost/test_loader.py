@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from beige.messages.tools import HookName
 from beige.pluginhost.loader import LoadProblem, Registrar, load_plugin
 from beige.plugins import PluginContext, Provides
 
@@ -30,10 +31,12 @@ def _clean_imports() -> Iterator[None]:
         del sys.modules[name]
 
 
-def load(directory: Path, source: str, tools: list[str]) -> dict[str, float]:
+def load(
+    directory: Path, source: str, tools: list[str], hooks: tuple[HookName, ...] = ()
+) -> dict[str, float]:
     (directory / "plugin.py").write_text(source)
     ctx = PluginContext("p", directory, logging.getLogger("plugin"))
-    registrar = Registrar(Provides(tools=tuple(tools)))
+    registrar = Registrar(Provides(tools=tuple(tools), hooks=hooks))
     load_plugin(directory, registrar, {}, ctx)
     return {name: tool.timeout_s for name, tool in registrar.tools.items()}
 
@@ -69,6 +72,23 @@ def test_a_registration_that_is_refused(tmp_path: Path, register: str, problem: 
         load(tmp_path, TEMPLATE.format(register=register), ["p"])
     assert problem in str(caught.value)
     assert "/secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("register", "problem"),
+    [
+        pytest.param("reg.hook('postResponse', print)", "registers hook 'postResponse', which", id="foreign"),
+        pytest.param(
+            "reg.hook('prePrompt', print); reg.hook('prePrompt', print)", "hook 'prePrompt' twice", id="twice"
+        ),
+        pytest.param("reg.hook('prePrompt', 5)", "hook 'prePrompt' can't be called", id="handler"),
+        pytest.param("pass", "lists hook 'prePrompt', which it does not register", id="nothing"),
+    ],
+)
+def test_a_hook_that_is_refused(tmp_path: Path, register: str, problem: str) -> None:
+    with pytest.raises(LoadProblem) as caught:
+        load(tmp_path, TEMPLATE.format(register=register), [], ("prePrompt",))
+    assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,14 @@ def test_the_name_follows_the_config_key_not_the_directory(tmp_path: Path) -> No
         pytest.param(
             {"provides": {"tools": ["kv"]}}, "provides.tools[0]: 'kv' must be 'git' or start", id="foreign"
         ),
+        pytest.param(
+            {"provides": {"hooks": ["preprompt"]}}, "hooks[0]: Invalid enum value 'preprompt'", id="hook"
+        ),
+        pytest.param(
+            {"provides": {"hooks": ["prePrompt", "prePrompt"]}},
+            "hooks[1]: 'prePrompt' is listed twice",
+            id="twice-hook",
+        ),
         pytest.param({"description": ""}, "description: Expected `str` of length >= 1", id="empty"),
         pytest.param({"commands": [1]}, "commands[0]: Expected `str`", id="command"),
     ],

@@ -12,6 +12,7 @@ from beige.messages.egress import ConnectRequest
 from beige.messages.policy import LearnRequest
 from beige.seals import read_verdict, request_digest
 from beige.wire import Header
+from services.policy.core import Grants
 from services.policy.egress import MAX_LEARNED, Doors
 from services.policy.service import reply
 
@@ -51,7 +52,7 @@ def test_a_denial_names_the_rule_to_add_also_for_the_longest_host():
     host = ".".join(["a" * 60] * 4)
     body = asked(host, 8443)
     header = Header(service="egress", method="connect", agent="other", call="1-1")
-    answer = reply({}, {}, doors(), KEY, header, body)
+    answer = reply(Grants(), doors(), KEY, header, body)
     assert answer.denied.endswith(f'add agents.other.sandbox.egress.allow: "{host}:8443"')
     verdict = read_verdict(KEY, request_digest(header, body), answer.verdict)
     assert (verdict.allowed, verdict.reason) == (False, answer.denied)
@@ -59,7 +60,7 @@ def test_a_denial_names_the_rule_to_add_also_for_the_longest_host():
 
 def test_an_allowed_call_is_not_answered_as_denied_though_its_verdict_has_a_reason():
     header = Header(service="egress", method="connect", agent="travel", call="1-1")
-    answer = reply({}, {}, doors(), KEY, header, asked("api.example"))
+    answer = reply(Grants(), doors(), KEY, header, asked("api.example"))
     assert answer.denied == ""
     assert read_verdict(KEY, request_digest(header, asked("api.example")), answer.verdict).allowed
 

@@ -13,6 +13,7 @@ from services.tools import frames
 SENT: list[frames.FromPlugin] = [
     frames.Loaded({"kv": 30.0}),
     frames.Done(1, "output é", "", 0),
+    frames.Answered(2, "replaced", "text"),
     Log(20, "line"),
     frames.CancelSeen(2),
     frames.Stuck(3),
