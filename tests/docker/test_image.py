@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -256,9 +255,7 @@ def test_a_restarted_host_finds_an_empty_box(box):
 def test_docker_stop_is_obeyed_at_once(built, tmp_path):
     started = Sandbox(tmp_path)
     try:
-        began = time.monotonic()
-        docker("stop", started.container)
-        assert time.monotonic() - began < 5
+        docker("stop", "-t", "-1", started.container)  # no kill follows: the first signal ends it, or nothing
         assert docker("inspect", "-f", "{{.State.ExitCode}}", started.container) == "137"
     finally:
         started.close()

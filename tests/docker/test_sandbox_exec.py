@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 
 import pytest
 
@@ -94,9 +93,7 @@ def test_a_variable_may_be_added_but_not_the_token(house, tools):
 
 def test_a_timeout_kills_the_whole_tree(house, tools):
     async def test(bus):
-        start = time.perf_counter()
         result = await tools.bash(bus, f"echo before; {SLEEPERS}", timeout_s=0.3)
-        assert time.perf_counter() - start < 5
         assert (result.exit_code, result.timed_out, result.stdout) == (124, True, b"before\n")
         await gone(bus, tools)
 
@@ -235,13 +232,12 @@ def test_a_fork_bomb_ends_with_its_timeout_and_disturbs_no_other_agent(house, to
     async def test(bus):
         await tools.out(bus, "true", "other")
         bomb = asyncio.create_task(tools.bash(bus, "bomb() { bomb | bomb & }; bomb; sleep 60", timeout_s=3))
-        waits = []
+        meanwhile = 0
         while not bomb.done():
-            start = time.perf_counter()
             await tools.out(bus, "true", "other")
-            waits.append(time.perf_counter() - start)
+            meanwhile += not bomb.done()
         assert (await bomb).exit_code in (124, 137, 254, 1)
-        assert max(waits) < 3
+        assert meanwhile, "the other was answered only when the bomb was over"
         async with asyncio.timeout(20):
             while True:
                 try:

@@ -118,15 +118,14 @@ def test_a_container_that_dies_from_outside_is_made_again(command, alone, tools)
 
 
 def test_a_paused_container_ends_in_an_error_and_is_replaced(alone, tools):
-    """An executor that hangs costs its caller the timeout, not for ever."""
+    """An executor that hangs is noticed by its command's timeout, long before the call's deadline, whose
+    error would be another one."""
 
     async def test(bus):
         await tools.out(bus, "true")
         tools.docker("pause", alone.container("travel"))
-        start = time.perf_counter()
         with pytest.raises(Failed, match="paused"):
             await tools.bash(bus, "true", timeout_s=0.5)
-        assert time.perf_counter() - start < 25
         assert await tools.out(bus, "echo back") == "back\n"
 
     alone.operate(test)
@@ -330,9 +329,8 @@ def test_the_fallback_kills_on_timeout_and_cancel(foreign, tools):
 
 def test_the_fallback_does_not_wait_for_a_background_child(foreign, tools):
     async def test(bus):
-        start = time.perf_counter()
         assert (await tools.bash(bus, "sleep 7794 & echo done")).stdout == b"done\n"
-        assert time.perf_counter() - start < 15
+        assert (await tools.bash(bus, "pgrep -f '^sleep 7794'")).exit_code == 0, "it runs on"
 
     foreign.operate(test)
 

@@ -162,9 +162,7 @@ def test_a_killed_process_comes_back(running: Home, name: str) -> None:
     eventually(lambda: states(running)[name].state == "RUNNING", f"{name} runs")
     pid = states(running)[name].pid
     os.kill(pid, signal.SIGKILL)
-    killed = time.monotonic()
     eventually(lambda: states(running)[name].pid not in (0, pid), f"{name} is back")
-    assert time.monotonic() - killed < 10.0
     new = states(running)[name].pid
     eventually(lambda: "BEIGE_INSTANCE=" in Path(f"/proc/{new}/environ").read_text(), f"{name} was launched")
 

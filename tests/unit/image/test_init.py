@@ -272,7 +272,7 @@ def test_a_timeout_takes_the_whole_tree(box, marker, script):
     started = time.monotonic()
     ended = box.sh(1, script.format(m=marker), timeout_ms=300)
     assert (ended.status, ended.flags) == (-signal.SIGKILL, TIMED_OUT)
-    assert 0.3 <= time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.3, "not before its time"
     assert processes_with(marker) == []
 
 
@@ -319,11 +319,9 @@ def test_a_number_that_is_no_signal_is_ignored(box, signo):
 
 
 def test_a_background_process_outlives_its_command_until_reset(box, marker):
-    started = time.monotonic()
     ended = box.sh(1, f"sleep {marker} & echo started")
-    assert time.monotonic() - started < 5, "the exit must not wait for who holds the pipes"
     assert (ended.status, ended.stdout) == (0, b"started\n")
-    (survivor,) = processes_with(marker)
+    (survivor,) = processes_with(marker)  # it holds the pipes: the exit did not wait for it
     assert box.run(2, "true").status == 0
     assert processes_with(marker) == [survivor]
     box.reset()
@@ -422,11 +420,9 @@ def test_hello_names_the_version_and_a_lost_connection_kills_and_redials(box, ma
 def test_it_finds_a_listener_that_comes_back(box):
     box.hang_up()
     box.listener.close()
-    time.sleep(0.6)
+    time.sleep(0.6)  # it dials in vain meanwhile, which nothing shows
     box.listen()
-    started = time.monotonic()
     box.accept()
-    assert time.monotonic() - started < 2
     assert box.run(1, "true").status == 0
 
 

@@ -170,6 +170,7 @@ def test_a_flood_of_strangers_is_throttled_and_the_executor_keeps_its_place() ->
                 start, before = loop.time(), listener.refused
                 while listener.refused < before + 20:
                     await asyncio.sleep(0.01)
+                # The rate is the requirement. A loaded machine lowers it, so this can't fail for no reason.
                 assert 20 / (loop.time() - start) < 100
                 assert listener.channel is channel
             finally:
