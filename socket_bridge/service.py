@@ -25,8 +25,9 @@ TTL_S = MAX_TIMEOUT_S + 30.0
 """A tool's own limit ends a call before this does."""
 CONNECT_S = 5.0
 """How long a call waits for a broker that is being restarted."""
-CONNECTION_S = 3600.0
-"""The longest a connection to the internet lasts."""
+SPARE_S = 120.0
+"""What a connection to the internet may take beside its own duration, which egress ends: to be decided, to be
+written down, to be made."""
 EGRESS_ITEMS, EGRESS_BYTES = 16, 64 * 1024
 
 
@@ -50,13 +51,13 @@ def relay_over(bus: Bus) -> Relay:
     return relay
 
 
-def connect_over(bus: Bus) -> Connect:
+def connect_over(bus: Bus, duration_s: float) -> Connect:
     """A proxy connection as `egress.connect`. The windows are small: all of an agent's connections together
     must not fill what the broker keeps for this process."""
 
     def connect(agent: str, request: ConnectRequest, token: str) -> Stream:
         return bus.open(
-            "egress.connect", request, agent=agent, token=token, ttl_s=CONNECTION_S,
+            "egress.connect", request, agent=agent, token=token, ttl_s=duration_s + SPARE_S,
             window_items=EGRESS_ITEMS, window_bytes=EGRESS_BYTES,
         )  # fmt: skip
 
@@ -69,7 +70,8 @@ def egress_listeners(home: Home, config: Config, bus: Bus) -> list[EgressListene
         if agent.sandbox.egress is None:
             remove_stale(home, name)
         else:
-            door = Door(name, connect_over(bus), agent.sandbox.egress.connections)
+            egress = agent.sandbox.egress
+            door = Door(name, connect_over(bus, egress.duration_s), egress.connections)
             found.append(EgressListener(home, door))
     return found
 

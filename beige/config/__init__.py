@@ -6,6 +6,7 @@ from beige.config.models import (
     AuditConfig,
     BudgetConfig,
     Config,
+    EgressConfig,
     GatewayConfig,
     HouseBudgetConfig,
     LimitConfig,
@@ -25,8 +26,7 @@ from beige.config.variables import SECRET_SECTIONS, variables_for
 
 __all__ = [
     "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "BudgetConfig", "Config",
-    "ConfigProblems", "GatewayConfig", "HouseBudgetConfig", "LimitConfig", "LlmConfig", "ModelConfig",
-    "ModelRef", "Mount",
-    "MountConfig", "PluginConfig", "PriceConfig", "Problem", "ProviderConfig", "SandboxConfig",
+    "ConfigProblems", "EgressConfig", "GatewayConfig", "HouseBudgetConfig", "LimitConfig", "LlmConfig",
+    "ModelConfig", "ModelRef", "Mount", "MountConfig", "PluginConfig", "PriceConfig", "Problem", "ProviderConfig", "SandboxConfig",
     "ScaleConfig", "build", "check_everything", "examine_mounts", "load", "variables_for",
 ]  # fmt: skip

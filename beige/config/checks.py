@@ -15,7 +15,7 @@ from typing import Any
 from beige.config import budget_checks, gateway_checks, hook_checks
 from beige.config.models import OPEN_DEFAULTS, SandboxConfig
 from beige.config.problems import Location, Problem, suggest
-from beige.config.sizes import LEAST_WORKSPACE, SHM_BYTES, files_fit, size_bytes
+from beige.config.sizes import LEAST_TRANSFER, LEAST_WORKSPACE, SHM_BYTES, files_fit, size_bytes
 from beige.destinations import RULE_FORM, is_address, parse_rule
 from beige.errors import Malformed
 from beige.messages import CORE_TOOLS
@@ -105,7 +105,9 @@ def _check_tools(
 def _check_sandbox(at: Location, sandbox: dict[str, Any]) -> Iterator[Problem]:
     yield from _check_workspace((*at, "workspaceSize"), sandbox.get("workspaceSize"))
     yield from _check_profile(at, sandbox)
-    yield from _check_egress((*at, "egress", "allow"), _array(_object(sandbox.get("egress")).get("allow")))
+    egress = _object(sandbox.get("egress"))
+    yield from _check_egress((*at, "egress", "allow"), _array(egress.get("allow")))
+    yield from _check_transfer((*at, "egress", "transferSize"), egress.get("transferSize"))
     is_open = sandbox.get("profile") == "open"
     defaults = {**_SIZES, **(OPEN_DEFAULTS if is_open else {})}
     sizes = [sandbox.get(alias, defaults[alias]) for alias in _SIZES]
@@ -128,6 +130,12 @@ def _check_workspace(at: Location, size: Any) -> Iterator[Problem]:
     with suppress(ValueError, TypeError):
         if size is not None and size_bytes(size) < LEAST_WORKSPACE:
             yield Problem(at, f"{size} is too little for a file system", f"{LEAST_WORKSPACE >> 20}m or more")
+
+
+def _check_transfer(at: Location, size: Any) -> Iterator[Problem]:
+    with suppress(ValueError, TypeError):
+        if size is not None and size_bytes(size) < LEAST_TRANSFER:
+            yield Problem(at, f"{size} is too little for a connection", f"{LEAST_TRANSFER >> 10}k or more")
 
 
 def _check_profile(at: Location, sandbox: dict[str, Any]) -> Iterator[Problem]:

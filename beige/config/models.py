@@ -137,6 +137,12 @@ class EgressConfig(Section):
     """Where the agent may connect to: "host", "*.domain", "*", each with ":port" or for ports 80 and 443."""
     connections: Annotated[int, Field(ge=1, le=128)] = 32
     """Most connections open at once; more wait in line."""
+    transfer_size: Size = "4g"
+    """Most that one connection may carry, both ways together."""
+    idle_s: Annotated[float, Field(ge=1, le=43200)] = 300.0
+    """Longest time a connection may carry nothing, in seconds."""
+    duration_s: Annotated[float, Field(ge=1, le=43200)] = 3600.0
+    """Longest time a connection may last, in seconds."""
 
 
 OPEN_DEFAULTS = {"memory": "2g", "pids": 1024, "tmpSize": "512m", "deadlineS": 1800.0}

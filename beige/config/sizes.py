@@ -6,6 +6,8 @@ SHM_BYTES = 16 * 1024 * 1024
 """Size of /dev/shm in every container."""
 LEAST_WORKSPACE = 8 * 1024 * 1024
 """A smaller file system would be metadata for the most part."""
+LEAST_TRANSFER = 64 * 1024
+"""Less would cut connections off within their TLS handshake."""
 _UNITS = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 

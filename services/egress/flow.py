@@ -26,6 +26,8 @@ class Limits:
     """Without a byte in either direction."""
     hello_s: float = 20.0
     """Until a tunnel to port 443 has sent its ClientHello."""
+    duration_s: float = 3600.0
+    """From its first byte on."""
     bytes: int = 4 * 1024**3
     """Both ways together."""
 
@@ -67,7 +69,7 @@ class Flow:
         sender knows when the answer is complete."""
         down, up = _task(self._down(), "egress down"), _task(self._up(), "egress up")
         last = {down} if self._hello is not None else {down, up}
-        running = {down, up, _task(self._watch(), "egress idle")}
+        running = {down, up, _task(self._watch(), "egress clock")}
         try:
             while not any(task.done() for task in last):
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -117,6 +119,13 @@ class Flow:
             raise TooLarge(f"the connection has carried more than {self._limits.bytes} bytes")
 
     async def _watch(self) -> None:
+        try:
+            async with asyncio.timeout(self._limits.duration_s):
+                await self._silence()
+        except TimeoutError:
+            raise Failed(f"the connection has lasted {self._limits.duration_s:g} s") from None
+
+    async def _silence(self) -> None:
         if self._hello is not None and self._hello.required:
             await self._in_time(self._spoken, self._limits.hello_s, "no TLS was spoken")
         while True:

@@ -11,16 +11,19 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from beige.bus import Bus, Request
-from beige.config import Config, load
+from beige.config import Config, EgressConfig, load
+from beige.config.sizes import size_bytes
 from beige.destinations import Destination, canonical_host
 from beige.errors import Malformed, Overloaded
 from beige.messages.egress import ConnectRequest, ConnectResult
 from beige.process import Context, allow_open_files
 from services.egress.dialer import Dialer, Link, Refusal, Refused, Resolve, SystemResolver, refused
 from services.egress.flow import Flow, Limits, hello_of
+from services.egress.hello import Hello
 from services.egress.upstream import ProxyDialer, configured
 
 DRAIN_S = 2.0
@@ -37,13 +40,12 @@ async def main(context: Context, resolve: Resolve | None = None, refused: Refuse
     """`resolve` and `refused` are for tests, which may not reach the internet: no configuration sets them."""
     config = load(context.home, frozenset({"egress"}))
     system = SystemResolver()
-    service = Service(
-        _dialer(config, resolve or system, refused, context.log), allowance(config), context.log
-    )
-    allow_open_files(FILES_EACH * sum(allowance(config).values()), context.log)
+    allowed = allowances(config)
+    connections = sum(one.connections for one in allowed.values())
+    service = Service(_dialer(config, resolve or system, refused, context.log), allowed, context.log)
+    allow_open_files(FILES_EACH * connections, context.log)
     bus = Bus(context.home, context.user)
-    capacity = sum(allowance(config).values()) + SPARE
-    bus.serve("egress", {"egress.connect": service.connect}, capacity=capacity, drain_s=DRAIN_S)
+    bus.serve("egress", {"egress.connect": service.connect}, capacity=connections + SPARE, drain_s=DRAIN_S)
     try:
         await bus.start()
         context.ready()
@@ -53,10 +55,28 @@ async def main(context: Context, resolve: Resolve | None = None, refused: Refuse
         system.close()
 
 
-def allowance(config: Config) -> dict[str, int]:
-    """Connections at once, of each agent that has egress."""
+@dataclass(frozen=True)
+class Allowance:
+    connections: int
+    """At once."""
+    limits: Limits
+    """Of each."""
+
+
+NOTHING = Allowance(0, Limits())
+
+
+def allowances(config: Config) -> dict[str, Allowance]:
+    """Of each agent that has egress."""
     boxes = {name: agent.sandbox.egress for name, agent in config.agents.items()}
-    return {name: egress.connections for name, egress in boxes.items() if egress is not None}
+    return {name: _allowance(egress) for name, egress in boxes.items() if egress is not None}
+
+
+def _allowance(egress: EgressConfig) -> Allowance:
+    limits = Limits(
+        idle_s=egress.idle_s, duration_s=egress.duration_s, bytes=size_bytes(egress.transfer_size)
+    )
+    return Allowance(egress.connections, limits)
 
 
 def _dialer(config: Config, resolve: Resolve, refused: Refused, log: logging.Logger) -> Opener:
@@ -69,9 +89,8 @@ def _dialer(config: Config, resolve: Resolve, refused: Refused, log: logging.Log
 
 
 class Service:
-    def __init__(self, dialer: Opener, allowance: Mapping[str, int], log: logging.Logger,
-                 limits: Limits = Limits()) -> None:  # noqa: B008 - frozen  # fmt: skip
-        self._dialer, self._allowance, self._log, self._limits = dialer, allowance, log, limits
+    def __init__(self, dialer: Opener, allowed: Mapping[str, Allowance], log: logging.Logger) -> None:
+        self._dialer, self._allowed, self._log = dialer, allowed, log
         self._open: Counter[str] = Counter()
 
     async def connect(self, request: Request, body: ConnectRequest) -> ConnectResult:
@@ -80,9 +99,9 @@ class Service:
         if canonical_host(body.host) != body.host:
             raise Malformed(f"host: {body.host[:64]!r} is not in its one form")
         wanted = Destination(body.host, body.port)
-        with self._place(request.agent):
+        with self._place(request.agent) as limits:
             link = await self._reach(request, wanted)
-            return await self._carry(request, wanted, body.scheme, link)
+            return await self._carry(request, hello_of(wanted, body.scheme), link, limits)
 
     async def _reach(self, request: Request, wanted: Destination) -> Link:
         try:
@@ -94,21 +113,23 @@ class Service:
             request.outcome.error = f"{refusal} ({refusal.address})"[:256]
             raise
 
-    async def _carry(self, request: Request, wanted: Destination, scheme: str, link: Link) -> ConnectResult:
+    async def _carry(
+        self, request: Request, hello: Hello | None, link: Link, limits: Limits
+    ) -> ConnectResult:
         try:
             await request.send(b"")
-            return await Flow(request, link, hello_of(wanted, scheme), self._limits).run()
+            return await Flow(request, link, hello, limits).run()
         finally:
             link.writer.transport.abort()
 
     @contextmanager
-    def _place(self, agent: str) -> Iterator[None]:
+    def _place(self, agent: str) -> Iterator[Limits]:
         """The bridge counts too; this one holds against a bridge in hostile hands."""
-        allowed = self._allowance.get(agent, 0)
-        if self._open[agent] >= allowed:
-            raise Overloaded(f"agent {agent!r} has {allowed} connections open")
+        allowed = self._allowed.get(agent, NOTHING)
+        if self._open[agent] >= allowed.connections:
+            raise Overloaded(f"agent {agent!r} has {allowed.connections} connections open")
         self._open[agent] += 1
         try:
-            yield
+            yield allowed.limits
         finally:
             self._open[agent] -= 1

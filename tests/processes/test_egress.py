@@ -180,6 +180,26 @@ def test_more_connections_than_allowed_wait_for_their_turn(town):
     assert b"200" in third.head()
 
 
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [("transferSize: '64k'", "65536 bytes"), ("idleS: 1", "idle for 1 s"), ("durationS: 1", "lasted 1 s")],
+)
+def test_the_configured_limits_end_a_connection_and_its_record_says_which(town, limit, said):
+    def site(connection):
+        read_head(connection)
+        connection.sendall(b"x" * 100_000 if "transfer" in limit else b"x")
+        connection.recv(1)
+
+    far = town.internet.site("far.example", site)
+    town.up(far.place, more=f", {limit}")
+    client = town.client()
+    client.connect(far.place)
+    client.send(b"\r\n\r\n")
+    assert client.read().startswith(b"x")
+    _started, finished = town.recorded(2)
+    assert said in finished.error
+
+
 def test_connections_end_with_egress_and_work_again_after_its_restart(town):
     site = town.internet.site("far.example", echo)
     town.up(site.place)

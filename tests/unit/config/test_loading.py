@@ -226,6 +226,16 @@ def config_text(providers: str = SCRIPTED, agent: str = AGENT, more: str = "", n
             id="egress to the metadata address",
         ),
         pytest.param(
+            config_text(agent=AGENT.replace('"i"', '"i", egress: { allow: [], transferSize: "1k" }')),
+            "agents.a.sandbox.egress.transferSize: 1k is too little for a connection; 64k or more",
+            id="egress that carries nothing",
+        ),
+        pytest.param(
+            config_text(agent=AGENT.replace('"i"', '"i", egress: { allow: [], idleS: 0 }')),
+            "agents.a.sandbox.egress.idleS: ",
+            id="egress without time",
+        ),
+        pytest.param(
             config_text(agent=AGENT.replace('"i"', '"--privileged"')),
             "agents.a.sandbox.image: has the",
             id="image",

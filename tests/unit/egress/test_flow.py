@@ -94,6 +94,13 @@ def test_more_bytes_than_the_limit_end_it_and_are_counted():
     assert 100_000 < call.outcome.output_bytes < 200_000
 
 
+def test_a_connection_that_never_falls_silent_ends_with_its_time():
+    error, call = flowing(endless, hello=Hello("a.example", 22), duration_s=0.05, idle_s=300.0)
+    assert isinstance(error, Failed)
+    assert "has lasted 0.05 s" in call.outcome.error
+    assert call.outcome.output_bytes > 0
+
+
 def test_no_hello_on_the_port_of_tls_ends_it():
     error, _ = flowing(silent, hello=Hello("a.example", 443), hello_s=0.05)
     assert isinstance(error, Failed)
