@@ -22,6 +22,7 @@ def sandboxes(home: Home, config: Config, listed: Mapping[str, Any] | None) -> I
     if listed is not None:
         yield from _runtimes(config, listed)
     yield from _workspaces(home, config)
+    yield from _root_layers(config)
 
 
 def _runtimes(config: Config, listed: Mapping[str, Any]) -> Iterator[Finding]:
@@ -56,6 +57,17 @@ def _workspaces(home: Home, config: Config) -> Iterator[Finding]:
         yield Finding("workspaces", "broken", text, "install e2fsprogs and util-linux")
     else:
         yield _room(home, names, sum(bounded.values()))
+
+
+def _root_layers(config: Config) -> Iterator[Finding]:
+    """Docker bounds them on few disks alone (overlay2 on xfs with pquota, btrfs, zfs): beige does not ask."""
+    names = [name for name, agent in config.agents.items() if agent.sandbox.profile == "open"]
+    if names:
+        text = (
+            f"no quota for what {', '.join(names)} (profile open) write outside the workspace, on the "
+            "engine's disk; `beige sandbox show` has its size"
+        )
+        yield Finding("root layers", "ok", text)
 
 
 def _room(home: Home, names: str, wanted: int) -> Finding:

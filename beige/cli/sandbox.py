@@ -115,7 +115,14 @@ def show(
     ))  # fmt: skip
     print(safe("limits: " + ", ".join(f"{name} {value}" for name, value in view.limits.items())))
     print(safe(f"workspace: {_workspace(view)}"))
+    if info.profile == "open" and info.container:
+        print(f"root layer: {_root_layer(view)}, no quota (on the engine's disk)")
     print(table(_flag_rows(view.flags, compare=bool(info.container))))
+
+
+def _root_layer(view: Any) -> str:
+    size = view.root_layer_bytes
+    return "too many files to count" if size is None else f"{size >> 10} KiB"
 
 
 def _workspace(view: Any) -> str:

@@ -197,6 +197,9 @@ class SandboxView(Body):
     flags: list[SandboxFlag]
     workspace: WorkspaceUsage | None = None
     """None: no quota, or not mounted."""
+    root_layer_bytes: int | None = None
+    """Profile open: what was written outside the workspace, on the engine's disk. None: no container, a root
+    that can't be written, or too many files to be counted in ten seconds."""
 
 
 METHODS = {

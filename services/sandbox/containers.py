@@ -44,6 +44,7 @@ sleeping commands leave the others' places free. The executor takes 64."""
 CONNECT_S = 20.0
 """From start to HELLO; takes 0.1 s on a quiet machine."""
 ADOPT_S = 5.0
+COUNT_S = 10.0
 CLOSE_S = 5.0
 """How long a shutdown waits for a container that is just being made, to find and remove it."""
 REAL_PIDS = frozenset({"", "runc", "crun", "io.containerd.runc.v2"})
@@ -169,6 +170,16 @@ class Sandbox:
             found = await self._engine.describe(specs[True].name)
         made_from = ((found or {}).get("Config", {}).get("Labels") or {}).get(SPEC_LABEL)
         return next((spec for spec in specs.values() if spec.digest == made_from), specs[True]), found
+
+    async def root_layer_bytes(self) -> int | None:
+        """What is in the container's root layer, where it can be written: no quota bounds it. None: it can't
+        be, there is no container, or an agent made more files than can be counted in COUNT_S."""
+        if self.config.sandbox.profile != "open":
+            return None
+        with self._translated(), suppress(TimeoutError):
+            async with asyncio.timeout(COUNT_S):
+                return await self._engine.root_layer_bytes(container_name(self._home, self.agent))
+        return None
 
     async def logs(self, lines: int) -> SandboxLogs:
         """What the container printed, and the state of its executor; makes no container."""

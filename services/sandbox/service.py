@@ -177,6 +177,7 @@ class Service:
             limits={name: str(value) for name, value in limits.items()},
             flags=flags(spec.body, found),
             workspace=_usage(await sandbox.workspace.usage()),
+            root_layer_bytes=await sandbox.root_layer_bytes(),
         )
 
     async def _verify(self, request: Request, body: VerifyRequest) -> VerifyResult:

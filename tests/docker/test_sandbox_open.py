@@ -127,6 +127,24 @@ def test_a_bridge_is_warned_of_again_by_the_service_that_finds_its_container(wor
     assert "shut is on the engine's bridge" not in world.house.log("sandbox"), "control"
 
 
+def test_show_tells_what_is_in_a_root_layer_that_no_quota_bounds(world, tools):
+    async def shown(bus, agent):
+        await bus.call("sandbox.ensure", AgentRef(), agent=agent, ttl_s=60)
+        return (await bus.call("sandbox.show", AgentRef(), agent=agent, ttl_s=60)).root_layer_bytes
+
+    async def test(bus):
+        before = await shown(bus, "user")
+        await tools.out(
+            bus, "head -c 3M /dev/urandom > ~/filled; head -c 5M /dev/zero > /tmp/elsewhere", "user"
+        )
+        after = await shown(bus, "user")
+        assert 3 << 20 <= after - before < 4 << 20
+        assert await shown(bus, "narrow") is None, "sealed: there is none to fill"
+        await tools.out(bus, "rm ~/filled", "user")
+
+    world.house.operate(test)
+
+
 # --- the negative control -------------------------------------------------------------------------------
 
 PLAIN_FAILS = (

@@ -45,6 +45,12 @@ def test_a_workspace_without_a_quota_is_named(home: Home) -> None:
     assert "no quota for travel" in finding.text
 
 
+def test_a_root_layer_that_nothing_bounds_is_named(home: Home) -> None:
+    workspaces, root = found(home, None, profile="open")
+    assert (workspaces.what, root.what, root.verdict) == ("workspaces", "root layers", "ok")
+    assert "no quota for what travel (profile open) write" in root.text
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="what root is told")
 @pytest.mark.parametrize(("size", "verdict"), [("8m", "ok"), ("999999g", "warning")])
 def test_more_than_the_disk_holds_is_a_warning(home: Home, size: str, verdict: str) -> None:
