@@ -32,6 +32,9 @@ OPERATED = frozenset({
     "policy.learn",
     *("sandbox.stop", "sandbox.logs"),
 })  # fmt: skip
+CHANNELS = frozenset({"llm.prompt", "llm.settings", "llm.session"})
+"""What people in a chat can cause: no executor, no other session's history, nothing of the house itself
+(`tests/attacks/test_channels.py`)."""
 BUS = frozenset({"bus.stats", "bus.cancel"})
 
 
@@ -44,6 +47,9 @@ class Role:
     calls: frozenset[str] = field(default_factory=frozenset)
     names_agents: bool = False
     """An operator: may name agent, session and channel freely."""
+    own_sessions: bool = False
+    """The channels: may name any agent, but only with a channel and a session that is that channel's by its
+    name. Which agents a channel may speak to is in the configuration: the llm service decides it."""
     stamps_agents: bool = False
     """The bridge: may name the agent, because its sockets tell it, and present a call token."""
     connections: int = 4
@@ -60,6 +66,7 @@ ROLES: dict[str, Role] = {
     "bridge": Role(calls=frozenset({"tools.call"}) | EGRESS, stamps_agents=True),
     "tap": Role(calls=frozenset({"bus.tap"})),
     "gateway": Role(calls=WORK | OPERATED | BUS, names_agents=True),
+    "channels": Role(calls=CHANNELS, own_sessions=True),
     "cli": Role(calls=WORK | OPERATED | BUS, names_agents=True, connections=64),
 }
 

@@ -58,6 +58,8 @@ def settle(peer: Peer, header: Header, tokens: Mapping[str, Call]) -> Settled:
         settled = _inherit(peer, header)
     elif peer.role.names_agents:
         settled = Settled(header.agent, header.session, header.channel)
+    elif peer.role.own_sessions:
+        settled = _in_its_channel(header)
     elif peer.role.stamps_agents:
         settled = _stamped(header, tokens)
     elif header.agent or header.session or header.channel:
@@ -80,6 +82,16 @@ def _inherit(peer: Peer, header: Header) -> Settled:
         if getattr(header, name) not in ("", getattr(of, name)):
             raise Refusal("denied", f"{name} is inherited from the parent call and can't be changed")
     return Settled(of.agent, of.session, of.channel, of.trace, parent)
+
+
+def _in_its_channel(header: Header) -> Settled:
+    """Stops a channels process in hostile hands from going on with an operator's conversation, or with one
+    channel's in another's name (`tests/attacks/test_channels.py`)."""
+    if not header.agent or not header.channel or ":" in header.channel:
+        raise Refusal("denied", "a channel names itself, an agent and a session")
+    if not header.session.startswith(f"{header.channel}:"):
+        raise Refusal("denied", f"a session of channel {header.channel!r} begins with '{header.channel}:'")
+    return Settled(header.agent, header.session, header.channel)
 
 
 def _stamped(header: Header, tokens: Mapping[str, Call]) -> Settled:

@@ -78,7 +78,7 @@ class SessionView:
             self._note("the workspace's AGENTS.md is part of the system prompt", "dim")
 
     def _prompt(self, entry: dict[str, Any]) -> None:
-        source = f", {entry['channel']}" if entry.get("channel") else ""
+        source = "".join(f", {entry[key]}" for key in ("channel", "sender") if entry.get(key))
         self._out.styled(f"\nUSER ({_time(entry)}{source})", "bold")
         self._text(entry.get("text"))
 

@@ -5,6 +5,8 @@ from beige.config.models import (
     AgentConfig,
     AuditConfig,
     BudgetConfig,
+    ChannelConfig,
+    ChannelDefaults,
     Config,
     EgressConfig,
     GatewayConfig,
@@ -25,8 +27,8 @@ from beige.config.problems import ConfigProblems, Problem
 from beige.config.variables import SECRET_SECTIONS, variables_for
 
 __all__ = [
-    "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "BudgetConfig", "Config",
-    "ConfigProblems", "EgressConfig", "GatewayConfig", "HouseBudgetConfig", "LimitConfig", "LlmConfig",
+    "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "BudgetConfig", "ChannelConfig",
+    "ChannelDefaults", "Config", "ConfigProblems", "EgressConfig", "GatewayConfig", "HouseBudgetConfig", "LimitConfig", "LlmConfig",
     "ModelConfig", "ModelRef", "Mount", "MountConfig", "PluginConfig", "PriceConfig", "Problem",
     "ProviderConfig", "SandboxConfig", "ScaleConfig", "build", "check_everything", "examine_mounts",
     "load", "variables_for",

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from beige.config import budget_checks, gateway_checks, hook_checks
+from beige.config import budget_checks, channel_checks, gateway_checks, hook_checks
 from beige.config.models import OPEN_DEFAULTS, SandboxConfig
 from beige.config.problems import Location, Problem, suggest
 from beige.config.sizes import LEAST_TRANSFER, LEAST_WORKSPACE, SHM_BYTES, files_fit, size_bytes
@@ -42,6 +42,7 @@ def check(raw: Mapping[str, Any], directory: Path, provided: Mapping[str, Provid
         problems += hook_checks.check((*at, "hooks"), agent.get("hooks"), plugins, provided)
         problems += _check_plugin_configs((*at, "pluginConfigs"), agent, plugins)
         problems += _check_sandbox((*at, "sandbox"), _object(agent.get("sandbox")))
+    problems += channel_checks.check(raw, provided)
     problems += gateway_checks.check(_object(raw.get("gateway")), directory)
     return problems + budget_checks.check(raw)
 

@@ -15,7 +15,7 @@ from beige.config.validation import valid_plugin, validate, with_implied_api, wi
 from beige.config.variables import SECRET_SECTIONS, resolve
 from beige.errors import BeigeError
 from beige.paths import Home
-from beige.plugins import Manifest, Provides, load_manifest, resolve_plugin_dir, tool_owners
+from beige.plugins import Manifest, Provides, channel_owners, load_manifest, resolve_plugin_dir, tool_owners
 
 ALL_SECRETS = frozenset(SECRET_SECTIONS)
 NO_SECRETS: frozenset[str] = frozenset()
@@ -76,6 +76,7 @@ def _provided(raw: dict[str, Any], home: Home) -> tuple[dict[str, Provides], lis
         try:
             manifests[name] = load_manifest(resolve_plugin_dir(home, plugin), name)
             tool_owners(manifests.values())
+            channel_owners(manifests.values())
         except BeigeError as error:
             problems.append(Problem(("plugins", name, "path"), str(error)))
     return {name: manifest.provides for name, manifest in manifests.items()}, problems

@@ -108,6 +108,26 @@ class PluginConfig(Section):
     """The plugin's own settings and secrets. Known to the tools process alone."""
 
 
+class ChannelDefaults(Section):
+    """Below what is set for a conversation, above what beige itself has."""
+
+    verbose: bool | None = None
+    """Announce each tool call; left out: no."""
+    streaming: bool | None = None
+    """Show the answer while it is written, where the channel can; left out: yes."""
+
+
+class ChannelConfig(Section):
+    adapter: Name | None = None
+    """Which of the plugins' channels it is; left out: the one of this channel's own name."""
+    agents: Annotated[tuple[Name, ...], Field(min_length=1, max_length=64)]
+    """The agents that may be spoken to through it, and no other; the first one if none is named."""
+    defaults: ChannelDefaults = ChannelDefaults()
+    """Settings of its conversations."""
+    config: dict[str, Any] = Field(default={}, repr=False)
+    """The channel's own settings and secrets. Known to the channels process alone."""
+
+
 class ModelRef(Section):
     provider: str
     """A name from llm.providers."""
@@ -306,7 +326,9 @@ class Config(Section):
     llm: LlmConfig
     """Language models."""
     plugins: dict[Name, PluginConfig] = {}
-    """Plugins by name; each provides tools, hooks or both."""
+    """Plugins by name; each provides tools, hooks, channels, or some of them."""
+    channels: dict[Name, ChannelConfig] = {}
+    """Channels by name: where people reach agents, besides the terminal and HTTP."""
     agents: dict[Name, AgentConfig]
     """Agents by name."""
     scale: ScaleConfig = ScaleConfig()
@@ -323,4 +345,5 @@ class Config(Section):
     @property
     def switched_off(self) -> frozenset[str]:
         """Programs that don't run."""
-        return frozenset() if self.gateway.enabled else frozenset({"gateway"})
+        off = {"gateway": not self.gateway.enabled, "channels": not self.channels}
+        return frozenset(program for program, is_off in off.items() if is_off)

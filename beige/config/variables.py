@@ -1,6 +1,6 @@
 """Decides where `${VAR}` and `${VAR:-default}` are replaced, and which process needs which variable.
 
-Three sections may hold secrets. A process resolves a secret section only if it asks for it; everywhere
+Some sections may hold secrets. A process resolves a secret section only if it asks for it; everywhere
 else the text `${VAR}` stays as it stands in the file, so the value never enters that process.
 """
 
@@ -19,6 +19,7 @@ READERS = tuple(program for program in MODULES if program != "broker")
 SECRET_SECTIONS: dict[str, tuple[Location, ...]] = {
     "llm": (("llm", "providers"),),
     "tools": (("plugins", "*", "config"), ("agents", "*", "pluginConfigs")),
+    "channels": (("channels", "*", "config"),),
     "egress": (("egress", "upstreamProxy"),),
 }
 """Section name to the places that only the program of the same name resolves."""
@@ -60,7 +61,7 @@ def variables_for(raw: Mapping[str, Any]) -> dict[str, set[str]]:
 
 
 def secret_section(location: Location) -> str:
-    """`llm`, `tools`, `egress`, or empty for a place that is no secret."""
+    """The program (`llm`, `tools`, ...), or empty for a place that is no secret."""
     for section, places in SECRET_SECTIONS.items():
         for place in places:
             if _below(place, location):

@@ -16,6 +16,8 @@ class PromptRequest(Body):
     text: Annotated[str, Meta(min_length=1, max_length=512 * 1024)]
     settings: SessionSettings = field(default_factory=SessionSettings)
     """The channel's defaults; what was set for the session goes before them."""
+    sender: Annotated[str, Meta(max_length=128)] = ""
+    """Who says it, in the channel's words; for the record."""
 
 
 class PromptEvent(Body):

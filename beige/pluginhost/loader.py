@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from dataclasses import dataclass, field
 from itertools import chain
@@ -33,6 +34,8 @@ class Registrar:
     provides: Provides
     tools: dict[str, Tool] = field(default_factory=dict)
     hooks: dict[HookName, HookHandler] = field(default_factory=dict)
+    channels: dict[str, Any] = field(default_factory=dict)
+    """Foreign objects with an `async def run(ctx)`."""
 
     def tool(
         self, name: str, handler: ToolHandler, *, description: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
@@ -56,11 +59,21 @@ class Registrar:
             raise LoadProblem(f"the handler of hook {name!r} can't be called")
         self.hooks[name] = handler
 
+    def channel(self, name: str, adapter: Any) -> None:
+        if name not in self.provides.channels:
+            raise LoadProblem(f"it registers channel {name!r:.80}, which its plugin.json does not list")
+        if name in self.channels:
+            raise LoadProblem(f"it registers channel {name!r} twice")
+        if not inspect.iscoroutinefunction(getattr(adapter, "run", None)):
+            raise LoadProblem(f"the adapter of channel {name!r} has no async def run(ctx)")
+        self.channels[name] = adapter
+
     def missing(self) -> str:
         """Something that plugin.json lists and that was not registered, in words; empty if there is none."""
         tools = (f"tool {name!r}" for name in self.provides.tools if name not in self.tools)
+        channels = (f"channel {name!r}" for name in self.provides.channels if name not in self.channels)
         hooks = (f"hook {name!r}" for name in self.provides.hooks if name not in self.hooks)
-        return next(chain(tools, hooks), "")
+        return next(chain(tools, channels, hooks), "")
 
 
 def load_plugin(directory: Path, registrar: Registrar, config: dict[str, Any], ctx: PluginContext) -> Any:

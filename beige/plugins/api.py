@@ -4,7 +4,7 @@ A plugin is a directory with `plugin.json` and `plugin.py`; the latter defines
 
     def create_plugin(config: dict[str, Any], ctx: PluginContext) -> Plugin: ...
 
-`docs/plugins.md` is the guide; `plugins/kv` the example.
+`docs/plugins.md` is the guide; `plugins/kv` the example. Channels: `beige.plugins.channels`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from beige.messages.tools import HookName
 from beige.plugins.hooks import HookHandler
+
+if TYPE_CHECKING:
+    from beige.plugins.channels import ChannelAdapter
 
 DEFAULT_TIMEOUT_S = 60.0
 MAX_TIMEOUT_S = 600.0
@@ -28,10 +31,10 @@ class PluginContext:
 
     name: str
     data_dir: Path
-    """A private directory of this plugin, kept across restarts. Several processes of the host may
-    use it at once (`scale.tools`)."""
+    """A private directory, kept across restarts: this plugin's, which several processes may use at once
+    (`scale.tools`), or, in a channel's process, that channel's."""
     log: logging.Logger
-    """Goes to the tools service's log, never to an agent."""
+    """Goes to the log of the service that runs it, never to an agent."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,10 @@ class PluginRegistrar(Protocol):
     def hook(self, name: HookName, handler: HookHandler) -> None:
         """Listen to `name`, which `provides.hooks` in plugin.json must list. Called for the agents whose
         `hooks` name the plugin, and ended after the time written there."""
+
+    def channel(self, name: str, adapter: ChannelAdapter) -> None:
+        """Offer the channel `name`, which `provides.channels` must list. It runs where `channels` in the
+        configuration says so, in a process of its own; elsewhere this does nothing."""
 
 
 class Plugin(Protocol):

@@ -25,6 +25,7 @@ OWN: dict[str, tuple[str, ...]] = {
                 "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK"),
     "llm": _OUTGOING,
     "tools": _OUTGOING,
+    "channels": _OUTGOING,
     "egress": _OUTGOING,
 }  # fmt: skip
 """What a program needs beyond that for its one power: Docker, or connections to the outside."""

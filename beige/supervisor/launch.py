@@ -26,6 +26,7 @@ MODULES = {
     "llm": "services.llm",
     "tap": "services.tap",
     "gateway": "services.gateway",
+    "channels": "services.channels",
 }
 """Program name to what `python -m` starts, in the order in which they start."""
 

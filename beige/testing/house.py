@@ -20,7 +20,7 @@ from beige.paths import Home
 MODULES = {"broker": "broker", "bridge": "socket_bridge"}
 """Program name to module, where it is not `services.<name>`."""
 USERS = [
-    *("policy/0", "audit/0", "sandbox/0", "bridge/0", "tap/0", "gateway/0", "egress/0"),
+    *("policy/0", "audit/0", "sandbox/0", "bridge/0", "tap/0", "gateway/0", "egress/0", "channels/0"),
     *(f"{role}/{n}" for role in ("llm", "tools", "cli") for n in range(2)),
 ]
 READY_S = 90.0

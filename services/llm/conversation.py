@@ -71,6 +71,8 @@ class Prompt(Entry, tag="prompt"):
     channel: str = ""
     call: str = ""
     """The call's name in the audit log."""
+    sender: str = ""
+    """Who said it, as the channel told."""
 
 
 class Assistant(Entry, tag="assistant"):

@@ -20,6 +20,7 @@ from beige.sessions import check_id
 from services.llm.chat import Chat
 from services.llm.conversation import Context as SessionContext
 from services.llm.conversation import Prompt, TurnEnd
+from services.llm.doors import guarded
 from services.llm.events import MovedOn
 from services.llm.models.attempts import Models, TurnModels
 from services.llm.models.leases import Leases
@@ -116,7 +117,7 @@ class Service:
                     scripted=models.scripted, limits=models.limits)  # fmt: skip
         toolbox = Toolbox(request, request.send, deadline_s=agent.sandbox.deadline_s)
         model = self._model(request, session, models)
-        prompt = Prompt(text=body.text, channel=request.channel, call=request.call_name)
+        prompt = Prompt(text=body.text, channel=request.channel, call=request.call_name, sender=body.sender)
         try:
             async with Outbox(request.send) as outbox:
                 return await Runner(turn, system, model, toolbox, session, outbox.send).run(prompt)
@@ -175,7 +176,7 @@ async def main(context: Context) -> None:
     providers = open_providers(context.home, config.llm.providers)
     service = Service(context.home, config, providers)
     bus = Bus(context.home, context.user)
-    bus.serve("llm", service.handlers, capacity=CAPACITY)
+    bus.serve("llm", guarded(service.handlers, config.channels), capacity=CAPACITY)
     async with contextlib.AsyncExitStack() as closing:
         for provider in providers.values():
             closing.push_async_callback(provider.close)

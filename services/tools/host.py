@@ -93,7 +93,13 @@ def build(config: Config, home: Home, log: logging.Logger) -> Host:
     """The host for `config`, not started. ConfigError if a manifest is wrong."""
     private_directory(home.data)
     private_directory(home.data / "plugins")
-    return Host([_plugin(config, name, home, log) for name in config.plugins], listening(config))
+    found = [_plugin(config, name, home, log) for name in config.plugins]
+    used = [
+        (manifest, process)
+        for manifest, process in found
+        if manifest.provides.tools or manifest.provides.hooks
+    ]
+    return Host(used, listening(config))
 
 
 def listening(config: Config) -> dict[Listening, float]:

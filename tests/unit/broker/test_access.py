@@ -23,6 +23,7 @@ ALLOWED = {
     "gateway": OPERATOR,
     "llm": {"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch", "policy.lease", "tools.hook"},
     "bridge": {"tools.call", "egress.connect"},
+    "channels": {"llm.prompt", "llm.settings", "llm.session"},
     "egress": set(),
     "tap": {"bus.tap"},
     "policy": set(),
@@ -96,6 +97,7 @@ def test_the_protocol_page_lists_the_direct_methods():
 
 def test_only_operators_name_agents_and_only_the_bridge_stamps():
     assert {name for name, role in ROLES.items() if role.names_agents} == {"cli", "gateway"}
+    assert {name for name, role in ROLES.items() if role.own_sessions} == {"channels"}
     assert {name for name, role in ROLES.items() if role.stamps_agents} == {"bridge"}
 
 

@@ -72,6 +72,6 @@ def test_cors_takes_origins_only(home, origin):
 
 def test_it_can_be_switched_off(home):
     write(home, enabled=False)
-    assert check_everything(home, {}).switched_off == {"gateway"}
+    assert check_everything(home, {}).switched_off == {"gateway", "channels"}
     write(home)
-    assert check_everything(home, {}).switched_off == frozenset()
+    assert check_everything(home, {}).switched_off == {"channels"}

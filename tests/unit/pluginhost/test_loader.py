@@ -113,3 +113,22 @@ def test_a_missing_entry_is_named(tmp_path: Path) -> None:
         load_plugin(
             tmp_path, Registrar(Provides()), {}, PluginContext("p", tmp_path, logging.getLogger("plugin"))
         )
+
+
+@pytest.mark.parametrize(
+    ("register", "problem"),
+    [
+        pytest.param("reg.channel('q', A())", "registers channel 'q', which its plugin.json", id="foreign"),
+        pytest.param("reg.channel('p', A()); reg.channel('p', A())", "channel 'p' twice", id="twice"),
+        pytest.param("reg.channel('p', B())", "channel 'p' has no async def run(ctx)", id="not-async"),
+        pytest.param("reg.channel('p', 5)", "channel 'p' has no async def run(ctx)", id="no-run"),
+        pytest.param("pass", "lists channel 'p', which it does not register", id="nothing"),
+    ],
+)
+def test_a_channel_that_is_refused(tmp_path: Path, register: str, problem: str) -> None:
+    adapters = "class A:\n    async def run(self, ctx): pass\nclass B:\n    def run(self, ctx): pass\n"
+    (tmp_path / "plugin.py").write_text(adapters + TEMPLATE.format(register=register))
+    ctx = PluginContext("p", tmp_path, logging.getLogger("plugin"))
+    with pytest.raises(LoadProblem) as caught:
+        load_plugin(tmp_path, Registrar(Provides(channels=("p",))), {}, ctx)
+    assert problem in str(caught.value)

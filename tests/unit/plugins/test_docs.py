@@ -13,7 +13,7 @@ import pytest
 from beige.errors import Denied
 from beige.messages.tools import ToolResult
 from beige.pluginhost.loader import Registrar, load_plugin
-from beige.plugins import PluginContext, ToolInvocation, load_manifest
+from beige.plugins import PluginContext, Provides, ToolInvocation, load_manifest
 from socket_bridge import protocol
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -41,6 +41,17 @@ def test_the_example_plugin_loads_and_runs(tmp_path: Path, monkeypatch: pytest.M
     del sys.modules["beige_plugin_git"]
     assert registrar.tools["git"].timeout_s == 120
     assert plugin.git(ToolInvocation("git", ("status",), "travel", config=config)).exit_code == 0
+
+
+def test_the_example_channel_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    source = re.search(r"```python\n(.*?)```", (DOCS / "channels.md").read_text(), re.DOTALL)
+    assert source
+    (tmp_path / "plugin.py").write_text(source.group(1))
+    registrar = Registrar(Provides(channels=("rig",)))
+    load_plugin(tmp_path, registrar, {}, PluginContext("rig", tmp_path, logging.getLogger("plugin")))
+    del sys.modules["beige_plugin_rig"]
+    assert list(registrar.channels) == ["rig"]
 
 
 def test_the_lines_of_the_socket_protocol_are_the_codes_own() -> None:

@@ -65,7 +65,7 @@ def test_process_names_are_log_names_and_users_follow_the_scale() -> None:
     assert by_name["broker"].users == ()
     assert set(bus_users(ScaleConfig(llm=2))) == {
         "gateway/0", "policy/0", "audit/0", "sandbox/0", "tools/0", "egress/0", "bridge/0",
-        "llm/0", "llm/1", "tap/0", "cli/0",
+        "llm/0", "llm/1", "tap/0", "channels/0", "cli/0",
     }  # fmt: skip
 
 

@@ -1,0 +1,82 @@
+"""One life of a channel's process: its asks become tasks, their answers and events frames."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from beige.errors import BeigeError
+from beige.messages.llm import PromptEvent
+from beige.pluginhost.child import Child
+from services.channels import frames
+from services.channels.desk import Desk
+
+MAX_ASKS = 256
+"""Open at once; more ends the process: its own side keeps well below."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Link(Child):
+    worker = "services.channels.worker"
+
+    def __init__(self, desk: Desk, log: logging.Logger, on_end: Callable[[], None]) -> None:
+        super().__init__(log, frames.host_reader(), on_end)
+        self._desk = desk
+        self._asks: dict[int, asyncio.Task[None]] = {}
+        self._windows: dict[int, asyncio.Semaphore] = {}
+
+    def take(self, frame: Any) -> None:
+        match frame:
+            case frames.Loaded():
+                self.loaded()
+            case frames.Took():
+                if (window := self._windows.get(frame.id)) is not None:
+                    window.release()
+            case frames.Abandon():
+                if (task := self._asks.get(frame.id)) is not None:
+                    task.cancel()
+            case _:
+                self._begin(frame)
+
+    def lost(self) -> None:
+        """Nobody hears the answers: what runs for this process ends."""
+        for task in self._asks.values():
+            task.cancel()
+
+    def _begin(self, ask: frames.AnyAsk) -> None:
+        if ask.id in self._asks or len(self._asks) >= MAX_ASKS:
+            self.finish("it asked too much at once, or twice under one number")
+            return
+        task = self._loop.create_task(self._serve(ask), name=f"channel ask {ask.id}")
+        self._asks[ask.id] = task
+        self._windows[ask.id] = asyncio.Semaphore(frames.WINDOW)
+        task.add_done_callback(lambda _: self._forget(ask.id))
+
+    def _forget(self, number: int) -> None:
+        del self._asks[number], self._windows[number]
+
+    async def _serve(self, ask: frames.AnyAsk) -> None:
+        window = self._windows[ask.id]
+
+        async def on_event(event: PromptEvent) -> None:
+            await window.acquire()
+            self.send(frames.Event(ask.id, event))
+
+        try:
+            reply = await self._desk.serve(ask, on_event)
+        except BeigeError as error:
+            self.send(frames.Refused(ask.id, error.code, error.message[:4096], error.executed))
+        except Exception:
+            self._log.exception("an ask failed")
+            self.send(frames.Refused(ask.id, "failed", "internal error: see the log of channels", "maybe"))
+        else:
+            self.send(frames.Reply(ask.id, _encode(reply)))
+
+    async def settled(self) -> None:
+        """After the end: returns when nothing of it runs any more."""
+        if self._asks:
+            await asyncio.gather(*self._asks.values(), return_exceptions=True)
