@@ -16,7 +16,7 @@ Station = tuple[int, str]
 CORE_TOOLS = frozenset({"sandbox.exec", "sandbox.read", "sandbox.write", "sandbox.patch"})
 EGRESS = frozenset({"egress.connect"})
 """Only the bridge's, which knows whose socket a connection came from: nobody else, not even an operator,
-has a way to the internet in an agent's name (`tests/attacks/test_egress.py`)."""
+has a way to the internet in an agent's name (`tests/attacks/test_egress_callers.py`)."""
 LEASES = frozenset({"policy.lease"})
 """Model calls. Only an llm worker's, for the agent of a prompt it is serving: one in hostile hands gets no
 lease for another agent's models (`tests/attacks/test_budgets.py`)."""

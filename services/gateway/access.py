@@ -1,7 +1,7 @@
 """Decides who may come in: the head's size, Host, Origin, token, scope and agent. Pure.
 
 Everything here is a stranger's word until the token is known. Each refusal has its line in
-`tests/attacks/test_http_api.py`.
+`tests/attacks/test_http_api_access.py`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,9 @@ SLOW = """[
 
 
 IMAGE = "beige-sandbox:latest"
+PROMPT = "/api/agents/{}/prompt"
+CANARIES = ("sk-canary-in-the-file", "plugin-canary-in-the-file")
+"""Secrets of the configuration."""
 
 
 def config(**gateway):
@@ -36,12 +39,12 @@ def config(**gateway):
     providers = {name: {"api": "scripted", "script": f"{name}.json5"} for name in ("quick", "slow")}
     providers["secret"] = {
         "api": "anthropic-messages",
-        "apiKey": "sk-canary-in-the-file",
+        "apiKey": CANARIES[0],
         "baseUrl": "http://x",
     }
     return {
         "llm": {"providers": providers},
-        "plugins": {"kv": {"path": "bundled:kv", "config": {"anything": "plugin-canary-in-the-file"}}},
+        "plugins": {"kv": {"path": "bundled:kv", "config": {"anything": CANARIES[1]}}},
         "agents": {"travel": agent("quick"), "slow": agent("slow")},
         "gateway": {"port": 0, **gateway},
     }
@@ -115,3 +118,15 @@ def until(condition, what, deadline_s=60):
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
         time.sleep(0.02)
     return found
+
+
+def begin_slow(stage, client, session, **more):
+    """A prompt whose command waits for `stage.go()`, its client gone after the first events."""
+    body = {"text": "go", "session": session, "stream": True, **more}
+    with client.stream("POST", PROMPT.format("slow"), json=body) as answer:
+        seen = []
+        for line in answer.iter_lines():
+            seen.append(json.loads(line))
+            if seen[-1]["kind"] == "tool_output":
+                return seen
+    raise AssertionError("the stream ended")

@@ -76,7 +76,7 @@ class Box:
         self._connection.sendall(raw)
 
     def send(self, kind: int, job: int, payload: bytes = b"") -> None:
-        self.send_bytes(struct.pack("<IBI", 5 + len(payload), kind, job) + payload)
+        self.send_bytes(frame(kind, job, payload))
 
     def frame(self) -> tuple[int, int, bytes]:
         """The next frame. EOFError when the executor has hung up."""
@@ -192,6 +192,14 @@ def run_payload(
     variables = {"PATH": "/usr/bin:/bin"} if env is None else env
     head = struct.pack("<IIQI", timeout_ms, int(stdin), limit, credit)
     return head + cwd + b"\0" + texts(list(argv)) + texts([f"{k}={v}" for k, v in variables.items()])
+
+
+def frame(kind: int, job: int, payload: bytes = b"") -> bytes:
+    return struct.pack("<IBI", 5 + len(payload), kind, job) + payload
+
+
+def u32(value: int) -> bytes:
+    return struct.pack("<I", value)
 
 
 def texts(items: list[str] | list[str | bytes]) -> bytes:
