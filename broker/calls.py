@@ -139,8 +139,10 @@ class Service:
     STICKY_KEYS = 10_000
     STICKY_S = 900.0
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, served_at: float) -> None:
         self.name = name
+        self.served_at = served_at
+        """When it last had a worker that takes calls."""
         self.workers: dict[bytes, Peer] = {}
         self.queue: deque[Call] = deque()
         self.queued_bytes = 0
@@ -169,6 +171,10 @@ class Service:
         if not worker.alive or worker.draining:
             return False
         return idle_s < self.STICKY_S or any(call.affinity == key for call in worker.work.values())
+
+    @property
+    def served(self) -> bool:
+        return any(not worker.draining for worker in self.workers.values())
 
     def has_room(self) -> bool:
         return any(len(w.work) < w.capacity and not w.draining for w in self.workers.values())

@@ -24,7 +24,8 @@ MAX_QUEUE = 2000
 MAX_QUEUE_BYTES = 64 * 1024 * 1024
 MAX_UNRECORDED = 20_000
 UNAVAILABLE_AFTER_S = 5.0
-"""How long a call waits for a service that has no worker (supervisord needs about a second)."""
+"""How long a service may have no worker before calls to it end (supervisord needs about a second). Counted
+from when it last had one, or from the broker's start: where nobody serves, no call waits."""
 MAX_ATTEMPTS = 4
 MAX_RECORD_ATTEMPTS = 10
 
@@ -40,6 +41,7 @@ class Core(Links):
         self.tokens: dict[str, Call] = {}
         self._ids = itertools.count(1)
         self._deadlines: list[tuple[float, int]] = []
+        self._began: float | None = None
 
     # --- peers ---------------------------------------------------------------------------------
 
@@ -57,7 +59,7 @@ class Core(Links):
 
     def service(self, name: str) -> Service:
         if name not in self.services:
-            self.services[name] = Service(name)
+            self.services[name] = Service(name, self.now if self._began is None else self._began)
         return self.services[name]
 
     def peer_lost(self, peer: Peer) -> None:
@@ -418,22 +420,27 @@ class Core(Links):
     def tick(self, now: float) -> None:
         """Deadlines, overflow, and services without workers. Called every few milliseconds."""
         self.now = now
+        self._began = now if self._began is None else self._began
         while self._deadlines and self._deadlines[0][0] <= now:
             call = self.calls.get(heapq.heappop(self._deadlines)[1])
             if call is not None:
                 self.abort(call, "deadline_exceeded", "the call's time is over")
         self.tend_links()
         for service in self.services.values():
-            if service.queue and not any(not w.draining for w in service.workers.values()):
+            if service.served:
+                service.served_at = now
+            elif service.queue and now - service.served_at >= UNAVAILABLE_AFTER_S:
                 self._expire(service)
 
     def _expire(self, service: Service) -> None:
         for call in list(service.queue):
-            if call.id not in self.calls or self.now - call.queued_since < UNAVAILABLE_AFTER_S:
+            if call.id not in self.calls:
                 continue
             message = f"no {service.name} process is running"
             if call.hop == wire.FINISHED:
-                self._answer_before_record(call, "unavailable", message)
+                # An answer that is there is worth a wait of its own.
+                if self.now - call.queued_since >= UNAVAILABLE_AFTER_S:
+                    self._answer_before_record(call, "unavailable", message)
             elif call.recorded:
                 self.abort(call, "unavailable", message)
             else:  # a worker that died may have begun a direct call

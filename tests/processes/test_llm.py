@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from beige.errors import Cancelled, Failed, Malformed, NotFound, PeerLost
+from beige.bus import Bus
+from beige.errors import Cancelled, DeadlineExceeded, Failed, Malformed, NotFound, PeerLost, Unavailable
+from beige.messages.base import Empty
 from beige.messages.llm import PromptRequest
 from beige.testing import House, short_home
 from tests.processes.llm_stage import KEYS, Stage, prompt, texts
@@ -142,6 +144,29 @@ def test_a_session_goes_on_where_it_stood_also_in_a_new_process(bare):
     result, _ = bare.prompt("demo", "more")
     assert result.text == "Second: more"
     assert [effect for effect in bare.effects() if effect.startswith("read")] == ["read /workspace/AGENTS.md"]
+
+
+def test_a_house_without_a_sandbox_waits_for_none(bare):
+    """A call that lives for three seconds would die of old age if it waited five for somebody to come."""
+    bare.start("broker", "policy", "audit", "llm")
+
+    async def until_it_is_known(bus):
+        async with asyncio.timeout(120):
+            while True:
+                with contextlib.suppress(DeadlineExceeded):
+                    await bus.call("sandbox.list", Empty(), ttl_s=3.0)
+                    pytest.fail("somebody serves it")
+
+    async def test():
+        async with Bus(bare.home, "cli/0") as bus:
+            with pytest.raises(Unavailable, match="no sandbox process is running"):
+                await until_it_is_known(bus)
+
+    asyncio.run(test())
+    result, events = bare.prompt("demo", "go")
+    assert result.stop_reason == "end_turn"
+    notices = [event.text for event in events if event.kind == "notice"]
+    assert "AGENTS.md could not be read: no sandbox process is running" in notices
 
 
 def test_a_scripted_configuration_imports_no_sdk(bare):

@@ -45,6 +45,43 @@ def test_a_denied_call_is_recorded_and_never_reaches_the_executor(play):
     assert wire.decode_error_body(body) == "Permission denied"
 
 
+def test_where_nobody_has_served_for_five_seconds_no_call_waits(play):
+    cli = play.peer("cli/0")
+    play.core.tick(play.core.now)
+    play.core.tick(play.core.now + 4.0)
+    play.call(cli, "sandbox.list", 1)
+    play.core.tick(play.core.now + 0.9)
+    assert play.take("cli/0") == [], "it may come yet: the broker has just started"
+    play.core.tick(play.core.now + 0.1)
+    assert play.one("cli/0").code == "unavailable"
+    play.call(cli, "sandbox.list", 2)
+    play.core.tick(play.core.now + 0.01)
+    assert play.one("cli/0").code == "unavailable", "nobody has come since"
+    sandbox = play.peer("sandbox/0", "sandbox")
+    play.core.tick(play.core.now + 60.0)
+    play.core.lose(sandbox, "died")
+    play.call(cli, "sandbox.list", 3)
+    play.core.tick(play.core.now + 4.9)
+    assert play.take("cli/0") == [], "it is being restarted"
+    play.peer("sandbox/0", "sandbox")
+    assert play.one("sandbox/0").method == "list"
+
+
+def test_a_result_waits_five_seconds_for_its_record_however_long_audit_is_gone(play):
+    peers = play.house()
+    play.call(peers["cli"], "sandbox.exec", agent="travel", ttl_ms=600_000)
+    executing = play.to_executor(peers)
+    play.core.tick(play.core.now)
+    play.core.lose(peers["audit"], "died")
+    play.core.tick(play.core.now + 60.0)
+    play.reply(peers["sandbox"], executing)
+    play.core.tick(play.core.now + 4.9)
+    assert play.take("cli/0") == []
+    peers["audit"] = play.peer("audit/0", "audit")
+    assert play.recorded(peers).hop == wire.FINISHED
+    assert play.one("cli/0").type == wire.REPLY
+
+
 @pytest.mark.parametrize("down", ["policy", "audit", "sandbox"])
 def test_without_a_station_nothing_executes_and_the_caller_gets_unavailable(play, down):
     peers = play.house()
