@@ -1,8 +1,8 @@
-"""Values the broker keeps: peers, calls in flight, and the queue of each service."""
+"""Values the broker keeps: peers, and calls in flight."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,60 +131,3 @@ class Call:
     def retryable(self) -> bool:
         """May be dispatched again after its worker died: no effect yet, or one that is recognised."""
         return self.hop not in (wire.DIRECT, wire.EXECUTE) or bool(self.header.idem)
-
-
-class Service:
-    """The workers of one service and the calls waiting for them."""
-
-    STICKY_KEYS = 10_000
-    STICKY_S = 900.0
-
-    def __init__(self, name: str, served_at: float) -> None:
-        self.name = name
-        self.served_at = served_at
-        """When it last had a worker that takes calls."""
-        self.workers: dict[bytes, Peer] = {}
-        self.queue: deque[Call] = deque()
-        self.queued_bytes = 0
-        self._sticky: OrderedDict[str, tuple[Peer, float]] = OrderedDict()
-
-    def pick(self, key: str, now: float) -> Peer | None:
-        """The worker for a call: the one its key went to before, else the least loaded; None if
-        all are full (a full sticky worker means waiting for it: order per key is kept)."""
-        if key:
-            kept = self._sticky.get(key)
-            if kept and self._still_sticks(kept[0], key, now - kept[1]):
-                worker: Peer | None = kept[0]
-                if worker is not None and len(worker.work) >= worker.capacity:
-                    return None
-            else:
-                worker = self._least_loaded()
-            if worker is not None:
-                self._sticky[key] = (worker, now)
-                self._sticky.move_to_end(key)
-                if len(self._sticky) > self.STICKY_KEYS:
-                    self._sticky.popitem(last=False)
-            return worker
-        return self._least_loaded()
-
-    def _still_sticks(self, worker: Peer, key: str, idle_s: float) -> bool:
-        if not worker.alive or worker.draining:
-            return False
-        return idle_s < self.STICKY_S or any(call.affinity == key for call in worker.work.values())
-
-    @property
-    def served(self) -> bool:
-        return any(not worker.draining for worker in self.workers.values())
-
-    def has_room(self) -> bool:
-        return any(len(w.work) < w.capacity and not w.draining for w in self.workers.values())
-
-    def _least_loaded(self) -> Peer | None:
-        best, best_load = None, 1.0
-        for worker in self.workers.values():
-            if worker.draining or worker.capacity <= 0:
-                continue
-            load = len(worker.work) / worker.capacity
-            if load < best_load:
-                best, best_load = worker, load
-        return best

@@ -15,13 +15,12 @@ from beige import wire
 from beige.wire import Header, Outcome
 from broker import identity
 from broker.access import ISSUES_TOKENS, stations
-from broker.calls import Body, Call, Peer, Service
+from broker.calls import Body, Call, Peer
 from broker.identity import Refusal
 from broker.links import Links, Port
+from broker.services import Service
 
 MAX_CALLS_PER_PEER = 4096
-MAX_QUEUE = 2000
-MAX_QUEUE_BYTES = 64 * 1024 * 1024
 MAX_UNRECORDED = 20_000
 UNAVAILABLE_AFTER_S = 5.0
 """How long a service may have no worker before calls to it end (supervisord needs about a second). Counted
@@ -98,7 +97,7 @@ class Core(Links):
         if len(peer.calls) >= MAX_CALLS_PER_PEER:
             raise Refusal("overloaded", f"more than {MAX_CALLS_PER_PEER} calls in flight from one peer")
         waiting = self.services.get(service)
-        if waiting and (len(waiting.queue) >= MAX_QUEUE or waiting.queued_bytes + size > MAX_QUEUE_BYTES):
+        if waiting and waiting.queue.is_full(size):
             raise Refusal("overloaded", f"the queue of {service!r} is full")
         if len(self.calls) >= MAX_UNRECORDED:
             raise Refusal("overloaded", "too many calls wait for audit")
@@ -136,19 +135,8 @@ class Core(Links):
     def _enter(self, call: Call) -> None:
         """The call arrives at its next station and waits for a worker there."""
         call.worker, call.attempt, call.queued_since = None, 0, self.now
-        self._enqueue(call)
-
-    def _enqueue(self, call: Call) -> None:
-        service = self.service(call.service)
-        service.queue.append(call)
-        service.queued_bytes += len(call.body)
-        self.pump(service.name)
-
-    def _requeue(self, call: Call) -> None:
-        """In front of those that came later; whoever lost the worker pumps once all are back."""
-        service = self.service(call.service)
-        service.queue.appendleft(call)
-        service.queued_bytes += len(call.body)
+        self.service(call.service).queue.append(call)
+        self.pump(call.service)
 
     def pump(self, name: str) -> None:
         """Hand waiting calls to workers with free capacity, oldest first; a call whose affinity
@@ -157,18 +145,15 @@ class Core(Links):
         queue = service.queue
         waiting: list[Call] = []
         while queue and service.has_room():
-            call = queue.popleft()
-            service.queued_bytes -= len(call.body)
-            if call.id not in self.calls or call.worker is not None or call.service != name:
-                continue
+            call = queue.pop()
             worker = service.pick(call.affinity, self.now)
             if worker is not None:
                 self._dispatch(call, worker)
             else:
                 waiting.append(call)
         for call in reversed(waiting):
-            queue.appendleft(call)
-            service.queued_bytes += len(call.body)
+            if call.id in self.calls and call.service == name:  # a dispatch may have ended others
+                queue.put_back(call)
 
     def _dispatch(self, call: Call, worker: Peer) -> None:
         call.worker = worker
@@ -295,6 +280,7 @@ class Core(Links):
 
     def _forget(self, call: Call) -> None:
         self.calls.pop(call.id, None)
+        self.service(call.service).queue.discard(call)
         if call.caller is not None:
             call.caller.calls.pop(call.caller_id, None)
         if call.worker is not None:
@@ -319,6 +305,7 @@ class Core(Links):
             if code == "deadline_exceeded":
                 self._answer_before_record(call, code, message)
             return
+        self.service(call.service).queue.discard(call)
         maybe = call.hop in (wire.DIRECT, wire.EXECUTE) and call.attempt > 0
         worker, call.worker = call.worker, None
         if worker is not None:
@@ -354,7 +341,7 @@ class Core(Links):
         if call.retryable and call.attempt < limit:
             self.counters["redispatched"] += 1
             call.queued_since = self.now
-            self._requeue(call)
+            self.service(call.service).queue.put_back(call)
         elif call.hop == wire.FINISHED:
             self._finished(call, failed=True)
         elif call.hop in (wire.AUTHORIZE, wire.STARTED):
@@ -433,7 +420,7 @@ class Core(Links):
                 self._expire(service)
 
     def _expire(self, service: Service) -> None:
-        for call in list(service.queue):
+        for call in service.queue:
             if call.id not in self.calls:
                 continue
             message = f"no {service.name} process is running"
@@ -445,8 +432,6 @@ class Core(Links):
                 self.abort(call, "unavailable", message)
             else:  # a worker that died may have begun a direct call
                 self._end_with(call, "unavailable", message, call.hop == wire.DIRECT and call.attempt > 0)
-        service.queue = type(service.queue)(c for c in service.queue if c.id in self.calls)
-        service.queued_bytes = sum(len(c.body) for c in service.queue)
 
 
 class InternalService(Protocol):

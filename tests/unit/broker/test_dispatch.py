@@ -2,8 +2,8 @@
 
 from beige import wire
 from beige.wire import Header
-from broker.core import MAX_QUEUE
 from broker.links import MAX_OUTBOX
+from broker.services import MAX_QUEUE, MAX_QUEUE_BYTES
 
 
 def prompt(play, cli, number, key=""):
@@ -68,6 +68,39 @@ def test_a_full_queue_answers_overloaded_and_not_executed(play):
         prompt(play, cli, number)
     answer = play.one("cli/0")
     assert (answer.code, answer.flags, answer.id) == ("overloaded", 0, MAX_QUEUE + 1)
+
+
+def cancel(play, peer, number):
+    play.core.cancel(peer, Header(type=wire.CANCEL, id=number))
+
+
+def test_a_cancelled_call_leaves_its_place_in_the_queue(play):
+    """Else an agent that calls and cancels would fill the queue of a busy service for all others."""
+    cli = play.peer("cli/0")
+    for number in range(1, 2 * MAX_QUEUE):
+        prompt(play, cli, number)
+        cancel(play, cli, number)
+    assert {header.code for header, _ in play.take("cli/0")} == {"cancelled"}
+    prompt(play, cli, 1)
+    llm = play.peer("llm/0", "llm")
+    play.reply(llm, play.one("llm/0"))
+    assert play.one("cli/0").type == wire.REPLY
+
+
+def test_a_call_cancelled_before_the_executor_gives_its_bytes_back(play):
+    """Its body is dropped when its end is recorded: it must not stay counted."""
+    body = bytes(1024 * 1024)
+    peers = {name: play.peer(f"{name}/0", name) for name in ("policy", "audit")}
+    cli = play.peer("cli/0")
+    play.peer("sandbox/0", "sandbox", capacity=0)
+    for number in range(1, 2 * MAX_QUEUE_BYTES // len(body)):
+        play.call(cli, "sandbox.exec", number=number, body=body, agent="travel")
+        play.reply(peers["policy"], play.one("policy/0"), verdict=b"yes")
+        play.reply(peers["audit"], play.one("audit/0"), receipt=b"written")
+        cancel(play, cli, number)
+        play.recorded(peers)
+        assert play.one("cli/0").code == "cancelled"
+    assert not play.take("sandbox/0")
 
 
 def test_a_call_that_never_left_the_queue_was_not_executed(play):

@@ -1,7 +1,7 @@
 """Prompts on the broker: a session's order, its worker, and an operator's cancel."""
 
 from beige import wire
-from broker.calls import Service
+from broker.services import Service
 
 
 def prompt(play, cli, number, session="s1", method="llm.prompt", **fields):
