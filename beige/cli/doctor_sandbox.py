@@ -9,11 +9,12 @@ from typing import Any
 
 from beige.cli.finding import Finding
 from beige.config import Config
-from beige.config.runtimes import is_gvisor, runtime_for
+from beige.config.runtimes import FILTER, SOCKETS, is_gvisor, runtime_for
 from beige.config.sizes import size_bytes
 from beige.paths import Home
 
 QUOTA_TOOLS = ("mkfs.ext4", "e2fsck", "resize2fs", "losetup", "mount")
+ARGUMENTS = f'set runtimeArgs: ["--network=none", "{SOCKETS[0]}", "{FILTER}"] in daemon.json'
 QUOTA_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -33,8 +34,10 @@ def _runtimes(config: Config, listed: Mapping[str, Any]) -> Iterator[Finding]:
             fix = f"add it to the engine's daemon.json, or remove agents.{name}.sandbox.runtime"
             yield Finding("runtime", "broken", f"{text}, which the engine does not list", fix)
         elif "lack" in chosen.why:
-            fix = 'set runtimeArgs: ["--network=none", "--host-uds=open"] in daemon.json'
-            yield Finding("runtime", "broken" if is_gvisor(chosen.name) else "warning", text, fix)
+            yield Finding("runtime", "broken" if is_gvisor(chosen.name) else "warning", text, ARGUMENTS)
+        elif not chosen.filtered:
+            text += f'; its runtimeArgs lack "{FILTER}": beige\'s seccomp profile does not hold inside'
+            yield Finding("runtime", "warning", text, ARGUMENTS)
         else:
             yield Finding("runtime", "ok", text)
 

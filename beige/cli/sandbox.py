@@ -30,8 +30,9 @@ def list_sandboxes(
     """Show each agent's container.
 
     \b
-    Example:
+    Examples:
       beige sandbox list --json | jq -r '.[].container'
+      beige sandbox list --json | jq -r '.[] | select(.runtime == "runsc") | .agent'
     """
     from msgspec import structs
 
@@ -42,9 +43,19 @@ def list_sandboxes(
     if json_output:
         emit(found)
         return
-    rows = [["AGENT", "STATE", "CONTAINER", "IMAGE", "PROFILE", "EXECUTOR"]]
-    rows += [[i["agent"], i["state"] or "none", i["container"][:12], i["image"], i["profile"], i["executor"]]
-             for i in found]  # fmt: skip
+    rows = [["AGENT", "STATE", "CONTAINER", "IMAGE", "PROFILE", "RUNTIME", "EXECUTOR"]]
+    rows += [
+        [
+            i["agent"],
+            i["state"] or "none",
+            i["container"][:12],
+            i["image"],
+            i["profile"],
+            i["runtime"],
+            i["executor"],
+        ]
+        for i in found
+    ]
     print(table(rows))
 
 

@@ -108,6 +108,8 @@ class SandboxInfo(Body):
     profile: str = ""
     executor: str = ""
     """`init` (the executor) or `docker-exec` (fallback)."""
+    runtime: str = ""
+    """Of the container there is, in the engine's word: `runc`, `runsc` (gVisor), ..."""
     created: str = ""
 
 

@@ -25,6 +25,7 @@ from services.sandbox.channel import CannotRun, Channel, ChannelLost, Command, E
 from services.sandbox.engine import Container, Engine
 from services.sandbox.failure import EngineError, Kind
 from services.sandbox.fallback import DockerExecChannel
+from services.sandbox.gvisor import guarded
 from services.sandbox.listener import ExecListener, Identity
 from services.sandbox.relay import Relay
 from services.sandbox.spec import (
@@ -160,6 +161,7 @@ class Sandbox:
             image=self.config.sandbox.image,
             profile=self.config.sandbox.profile,
             executor=channel.kind if channel else "",
+            runtime=found.runtime if found else "",
             created=found.created if found else "",
         )
 
@@ -180,6 +182,10 @@ class Sandbox:
             async with asyncio.timeout(COUNT_S):
                 return await self._engine.root_layer_bytes(container_name(self._home, self.agent))
         return None
+
+    async def filtered(self) -> bool:
+        """Does our seccomp profile hold for what runs in the container?"""
+        return (await self._runtime()).filtered
 
     async def logs(self, lines: int) -> SandboxLogs:
         """What the container printed, and the state of its executor; makes no container."""
@@ -282,6 +288,10 @@ class Sandbox:
         return await self._create(specs, image_id)
 
     async def _adopt(self, found: Container, *, executor: bool) -> Channel | None:
+        if executor and found.runtime not in REAL_PIDS:
+            # Whoever dials now may be a process of the agent's that stopped PID 1 (listener.admits).
+            self._log.info("%s does not tell who dials: the container is not taken up again", found.runtime)
+            return None
         channel = await self._executor_of(found, ADOPT_S) if executor else self._by_docker_exec(found.id)
         if channel is not None:
             self._log.info("found the container of %s again", self.agent)
@@ -362,10 +372,9 @@ class Sandbox:
         mounts = await asyncio.to_thread(self._mounts)
         runtime = await self._runtime()
         agent, sandbox = self.agent, self.config.sandbox.model_copy(update={"runtime": runtime.name})
+        seccomp = guarded(self._seccomp) if is_gvisor(runtime.name) else self._seccomp
         return {
-            executor: container_spec(
-                agent, sandbox, self._home, self._seccomp, executor=executor, mounts=mounts
-            )
+            executor: container_spec(agent, sandbox, self._home, seccomp, executor=executor, mounts=mounts)
             for executor in (True, False)
         }
 

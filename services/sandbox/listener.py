@@ -55,17 +55,19 @@ class Identity:
     process, and only its cgroup tells which container it serves."""
 
 
-def admits(identity: Identity, peer: Peer, occupied: bool) -> bool:
-    """Is this peer the container's executor? `occupied`: an executor is connected already.
+def admits(identity: Identity, peer: Peer, admitted: bool) -> bool:
+    """Is this peer the container's executor? `admitted`: it was here already, and may be gone.
 
     Stops an agent process that dials exec.sock to take the place of the executor: it has another
-    pid than PID 1. Where pids say nothing (gVisor), an executor in place can't be displaced.
+    pid than PID 1. Where pids say nothing (gVisor) the first connection counts and no other: until it is
+    made no command runs, so nobody but PID 1 is inside. Later ones may be anybody's, who stopped PID 1
+    first (`tests/docker/test_gvisor.py`); such a container is replaced when its connection is lost.
     """
     if peer.pid <= 0:
         return False
     if identity.exact:
         return peer.pid == identity.pid
-    return not occupied and identity.container in peer.cgroup
+    return not admitted and identity.container in peer.cgroup
 
 
 def peer_of(connection: socket.socket) -> Peer:
@@ -86,6 +88,8 @@ class ExecListener:
         self._accepting: asyncio.Task[None] | None = None
         self._admitting: set[asyncio.Task[None]] = set()
         self._identity: Identity | None = None
+        self._had_executor = False
+        """Of this identity."""
         self._identified = asyncio.Event()
         self._channel: ExecutorChannel | None = None
         self._arrived = asyncio.Event()
@@ -115,6 +119,8 @@ class ExecListener:
         self._identified.clear()
 
     def expect(self, identity: Identity) -> None:
+        if identity != self._identity:
+            self._had_executor = False
         self._identity = identity
         self._identified.set()
 
@@ -166,7 +172,7 @@ class ExecListener:
         task.add_done_callback(self._admitting.discard)
 
     def _admitted(self, peer: Peer) -> bool:
-        return self._identity is not None and admits(self._identity, peer, self.channel is not None)
+        return self._identity is not None and admits(self._identity, peer, self._had_executor)
 
     async def _refuse(self, connection: socket.socket, why: str) -> None:
         connection.close()
@@ -202,7 +208,7 @@ class ExecListener:
             raise
         if channel.alive:
             await self.disconnect()
-            self._channel = channel
+            self._channel, self._had_executor = channel, True
             self._arrived.set()
         else:
             self._log.warning("the executor of %s was not accepted: %s", self._path, channel.why_lost)

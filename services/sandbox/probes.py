@@ -41,6 +41,8 @@ class Facts:
     root: bool = False
     """Commands are root inside (profile open)."""
     network: str = "none"
+    filtered: bool = True
+    """beige's seccomp profile holds inside."""
 
     @property
     def gvisor(self) -> bool:
@@ -68,7 +70,8 @@ class LeftOut:
 
 
 Changes = Mapping[str, Expected | LeftOut]
-"""Probe's id to what is expected of it instead, in another profile (`probes_open.py`)."""
+"""Probe's id to what is expected of it instead, in another profile or kernel (`probes_open.py`,
+`probes_gvisor.py`)."""
 NO_CHANGES: Changes = {}
 
 
@@ -81,8 +84,6 @@ class Inside:
     shows: str
     script: str
     expected: Expected
-    gvisor: str = ""
-    """Why it says nothing under gVisor, whose kernel is another one; empty: it does."""
     executor: bool = False
     """It is about /beige/init, and says nothing of an image without."""
     abuse: bool = False
@@ -103,7 +104,6 @@ class Outside:
     shows: str
     look: Callable[[Mapping[str, Any]], str]
     expected: Expected
-    gvisor: str = ""
     executor: bool = False
     abuse: bool = False
 
@@ -131,8 +131,6 @@ def left_out(probe: Probe, facts: Facts, changes: Changes = NO_CHANGES) -> str:
     """Why this probe says nothing about this container; empty: it does."""
     if isinstance(change := changes.get(probe.id), LeftOut):
         return change.reason
-    if probe.gvisor and facts.gvisor:
-        return f"gVisor: {probe.gvisor}"
     if probe.executor and not facts.executor:
         return "the image has no executor"
     return ""

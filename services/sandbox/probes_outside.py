@@ -146,6 +146,17 @@ def confinement(container: Inspected) -> str:
     return "unconfined" if container.get("AppArmorProfile") == "unconfined" else "not unconfined"
 
 
+def kernel_limits(container: Inspected) -> str:
+    """`Cgroup` is `cgroups.limits`, not the engine's."""
+    return _text(container["Cgroup"])
+
+
+def wanted_limits(facts: Facts) -> str:
+    processors = f"{facts.host['NanoCpus'] / 10**9:.2f}"
+    memory, processes = facts.host["Memory"], facts.host["PidsLimit"]
+    return _text({"memory": str(memory), "processes": str(processes), "processors": processors})
+
+
 def state(container: Inspected) -> str:
     found = container["State"]
     return f"{found['Status']}{', killed for its memory' if found.get('OOMKilled') else ''}"
@@ -190,6 +201,7 @@ OUTSIDE: tuple[Outside, ...] = (
     Outside("swap-limit", "it can't swap", host("MemorySwap"), wanted("Memory")),
     Outside("cpu-limit", "processor time is bounded", host("NanoCpus"), wanted("NanoCpus")),
     Outside("pids-limit", "processes are bounded", host("PidsLimit"), wanted("PidsLimit")),
+    Outside("host-limits", "the host's kernel holds these limits", kernel_limits, wanted_limits),
     Outside("ulimits", "files, processes, core dumps and file sizes are bounded",
             lambda c: limits(c["HostConfig"]), lambda facts: limits(facts.host)),
     Outside("oom", "the kernel may kill it, and before the host's services", host("OomScoreAdj"), "500"),

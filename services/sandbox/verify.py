@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from beige.config import SandboxConfig
 from beige.errors import Failed
 from beige.messages.sandbox import ProbeResult, VerifyRequest, VerifyResult
 from beige.paths import Home
+from services.sandbox import cgroups, probes_gvisor, probes_open
 from services.sandbox.channel import Command, Exit
 from services.sandbox.commands import environment, exit_code
 from services.sandbox.probes import (
@@ -23,7 +26,6 @@ from services.sandbox.probes import (
     left_out,
 )
 from services.sandbox.probes_inside import INSIDE
-from services.sandbox.probes_open import changes
 from services.sandbox.probes_outside import OUTSIDE
 from services.sandbox.spec import ContainerSpec
 
@@ -40,14 +42,19 @@ class Verified(Protocol):
     async def channel(self) -> Any: ...
     async def run(self, command: Command) -> Exit: ...
     async def described(self) -> tuple[ContainerSpec, dict[str, Any] | None]: ...
+    async def filtered(self) -> bool: ...
     async def newly_out_of_memory(self) -> bool: ...
 
 
 class Verification:
     """One run over one agent's container, which is made if there is none."""
 
-    def __init__(self, sandbox: Verified, home: Home, config: SandboxConfig) -> None:
-        self._sandbox, self._home, self._config = sandbox, home, config
+    def __init__(
+        self, sandbox: Verified, home: Home, config: SandboxConfig,
+        limits: Callable[[int], dict[str, str]] = cgroups.limits,
+    ) -> None:  # fmt: skip
+        """`limits`: of a process, as the kernel has them."""
+        self._sandbox, self._home, self._config, self._limits = sandbox, home, config, limits
         self._results: list[ProbeResult] = []
         self._container = self._runtime = self._executor = ""
 
@@ -95,11 +102,14 @@ class Verification:
             profile=self._config.profile,
             root=self._config.root,
             network=self._config.network,
+            filtered=await self._sandbox.filtered(),
         )
+        with suppress(OSError, ValueError):  # then that probe fails, and says so
+            found["Cgroup"] = await asyncio.to_thread(self._limits, found["State"]["Pid"])
         return facts, found
 
     async def _verdict(self, probe: Probe, facts: Facts, inspected: dict[str, Any]) -> Verdict:
-        expected = changes(facts)
+        expected = {**probes_open.changes(facts), **probes_gvisor.changes(facts)}
         reason = left_out(probe, facts, expected)
         if reason:
             return Verdict("skip", "", reason)

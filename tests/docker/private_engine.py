@@ -46,11 +46,13 @@ class PrivateEngine:
             time.sleep(0.05)
 
     def docker(
-        self, *arguments: str, check: bool = True, stdin: int | None = None
+        self, *arguments: str, check: bool = True, stdin: int | None = None, text: str = ""
     ) -> subprocess.CompletedProcess[str]:
+        """`stdin` is a descriptor, `text` is what is written there without one."""
+        given = {"input": text} if stdin is None else {"stdin": stdin}
         return subprocess.run(
             ["docker", f"--host={self.host}", *arguments],
-            stdin=stdin or subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=check,
+            **given, capture_output=True, text=True, timeout=120, check=check,
         )  # fmt: skip
 
     @property

@@ -2,21 +2,31 @@
 
 Agents: `travel` says nothing of a runtime; `plain` declines gVisor and is the control; `narrow` and `wide`
 have egress, `wide` is `open` and asks for gVisor; `full` has a workspace with a size; `deaf` asks for a
-gVisor whose sockets can't work.
+gVisor whose sockets can't work, `loose` for one without beige's seccomp profile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from beige import auditlog
-from beige.errors import Failed
-from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, WriteRequest
+from beige.config import load
+from beige.errors import BeigeError, Failed
+from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, VerifyRequest, WriteRequest
+from beige.supervisor import environment
+from services.sandbox import cgroups, probes_gvisor
+from services.sandbox.probes import Facts, judge_inside, judge_outside
+from services.sandbox.probes_inside import INSIDE
+from services.sandbox.probes_outside import OUTSIDE
+from services.sandbox.service import seccomp_profile
+from services.sandbox.spec import base_environment, container_spec
 from tests.docker import private_engine
 from tests.simulator.internet import Internet, answer, read_head
 
@@ -26,8 +36,12 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 RUNSC = CACHE / "beige/runsc/runsc"
 """Where scripts/runsc.sh puts it."""
 RUNTIMES = {
-    "runsc": {"path": str(RUNSC), "runtimeArgs": ["--network=none", "--host-uds=open"]},
-    "runsc-deaf": {"path": str(RUNSC), "runtimeArgs": ["--network=none"]},
+    name: {"path": str(RUNSC), "runtimeArgs": ["--network=none", *more]}
+    for name, more in {
+        "runsc": ("--host-uds=open", "--oci-seccomp"),
+        "runsc-deaf": ("--oci-seccomp",),
+        "runsc-loose": ("--host-uds=open",),
+    }.items()
 }
 KERNEL = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n"
 """What gVisor's kernel says of itself, the same in every release."""
@@ -74,6 +88,7 @@ def world(make_house, engine, sandbox_image, tools):
             "wide": tools.agent(sandbox_image, profile="open", runtime="runsc", **way),
             "full": tools.agent(sandbox_image, workspaceSize="16m"),
             "deaf": tools.agent(sandbox_image, runtime="runsc-deaf"),
+            "loose": tools.agent(sandbox_image, runtime="runsc-loose"),
         }
         for name in ("sandbox", "policy"):
             house.stop(name)
@@ -141,6 +156,92 @@ def test_a_timeout_kills_the_whole_tree(world, tools):
     world.house.operate(test)
 
 
+# --- who is the executor ----------------------------------------------------------------------------------
+
+HELLO = 'struct.pack("<IBI", 13, 20, 0) + struct.pack("<II", 1, 1)'
+IMPOSTOR = f"""
+import socket, struct
+s = socket.socket(socket.AF_UNIX)
+s.settimeout(10)
+s.connect("/run/beige/exec.sock")
+try:
+    s.sendall({HELLO})
+    answer = s.recv(1)
+except (BrokenPipeError, ConnectionResetError):
+    answer = b""
+print("refused" if answer == b"" else "admitted")
+"""
+USURPER = f"""
+import os, signal, socket, struct, time
+os.kill(1, signal.SIGSTOP)
+open("stopped", "w").close()
+end = time.monotonic() + 120
+while time.monotonic() < end:
+    s = socket.socket(socket.AF_UNIX)
+    s.settimeout(10)
+    try:
+        s.connect("/run/beige/exec.sock")
+        s.sendall({HELLO})
+        if s.recv(1):
+            open("admitted", "w").close()
+            time.sleep(60)
+    except OSError:
+        time.sleep(0.005)
+"""
+"""Stops the executor and waits for its place."""
+
+
+def test_a_process_inside_is_not_taken_for_the_executor(world, tools):
+    async def test(bus):
+        for _ in range(2):
+            assert await tools.out(bus, f"python3 -c '{IMPOSTOR}'") == "refused\n"
+        assert await tools.out(bus, "echo still there") == "still there\n"
+
+    world.house.operate(test)
+    assert "is not the executor" in world.house.log("sandbox")
+
+
+def test_the_executor_can_not_be_stopped_or_ended_from_inside(world, tools):
+    async def test(bus):
+        await tools.out(bus, "true")
+        was = world.inspect("travel", "{{.Id}}")
+        assert await tools.out(bus, "kill -STOP 1; kill -9 1; echo alive") == "alive\n"
+        assert await tools.out(bus, "sleep 100 & kill $!; wait; echo others can") == "others can\n"
+        assert world.inspect("travel", "{{.Id}}") == was
+
+    world.house.operate(test)
+
+
+def test_an_agent_that_stops_the_executor_does_not_get_its_place(world, tools):
+    """Where no filter stops it. The service crashes, so that the container would be taken up again: it's
+    replaced instead."""
+    workspace = world.house.home.workspace("loose")
+
+    async def before(bus):
+        await tools.out(bus, "echo kept > kept; echo gone > /tmp/gone", "loose")
+        running = asyncio.create_task(tools.bash(bus, f"python3 -c '{USURPER}'", "loose"))
+        async with asyncio.timeout(60):
+            while not (workspace / "stopped").exists():
+                await asyncio.sleep(0.05)
+        world.house.kill("sandbox")
+        with pytest.raises(BeigeError) as caught:
+            await running
+        assert caught.value.executed == "maybe"
+
+    async def after(bus):
+        assert await tools.out(bus, "cat kept; ls admitted /tmp/gone; echo ok", "loose") == "kept\nok\n"
+
+    world.house.operate(before)
+    was = world.inspect("loose", "{{.Id}}")
+    world.start_sandbox()
+    world.house.operate(after)
+    assert world.inspect("loose", "{{.Id}}") != was
+    assert "runsc-loose does not tell who dials" in world.house.log("sandbox")
+
+
+# --- profiles and limits ----------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("agent", ["narrow", "wide"])
 def test_egress_works(world, agent, tools):
     async def test(bus):
@@ -181,6 +282,22 @@ def test_a_workspace_with_a_size_stops_the_agent_that_fills_it(world, tools):
     assert world.house.log("sandbox").count("full: the workspace is full") == 1
 
 
+@pytest.mark.parametrize(
+    "hog",
+    ["python3 -c 'x = bytearray(1 << 30)'", "bomb() { bomb | bomb & }; bomb; sleep 60"],
+    ids=["memory", "forks"],
+)
+def test_a_limit_ends_the_container_and_the_next_call_has_another(world, hog, tools):
+    async def test(bus):
+        await tools.out(bus, "echo kept > kept")
+        with pytest.raises(Failed, match=r"was lost: the container (ran out of memory|ended)") as caught:
+            await tools.bash(bus, hog, timeout_s=90)
+        assert caught.value.executed == "maybe"
+        assert await tools.out(bus, "cat kept") == "kept\n"
+
+    world.house.operate(test)
+
+
 def test_a_gvisor_without_sockets_is_refused_with_what_it_lacks(world, tools):
     async def test(bus):
         with pytest.raises(Failed, match=r"--host-uds=open") as caught:
@@ -188,3 +305,99 @@ def test_a_gvisor_without_sockets_is_refused_with_what_it_lacks(world, tools):
         assert caught.value.executed == "no"
 
     world.house.operate(test)
+
+
+# --- what verify and doctor say ---------------------------------------------------------------------------
+
+LEFT_OUT = {
+    *("executor-private", "cgroup-memory", "cgroup-pids", "cgroup-cpu"),
+    *("abuse-forks", "abuse-memory"),  # test_a_limit_ends_the_container_and_the_next_call_has_another
+}
+
+
+def test_every_probe_passes_that_says_something_in_gvisor(world):
+    seen = {}
+
+    async def test(bus):
+        async with bus.open("sandbox.verify", VerifyRequest(True), agent="travel", ttl_s=150) as stream:
+            async for result in stream:
+                seen[result.id] = result
+            report = await stream.result()
+        assert (report.failed, set(report.skipped)) == ([], LEFT_OUT), [
+            (name, seen[name].expected, seen[name].seen) for name in report.failed
+        ]
+        assert report.runtime == "runsc"
+
+    world.house.operate(test)
+
+
+def beige(world, *arguments):
+    plain = {"PATH": os.environ["PATH"], "DOCKER_HOST": world.engine.host}
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "beige.cli", *arguments],
+        env=environment.helper(world.house.home, plain), cwd="/",
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_doctor_list_and_show_name_the_runtime(world, tools):
+    async def test(bus):
+        await asyncio.gather(*(tools.out(bus, "true", name) for name in ("travel", "plain")))
+
+    world.house.operate(test)
+    said = {
+        finding["text"].partition(":")[0]: (finding["verdict"], finding["text"])
+        for finding in beige(world, "doctor", "--json")
+        if finding["what"] == "runtime"
+    }
+    assert said["travel"] == (
+        "ok",
+        'travel: runsc (gVisor, since the engine lists it (runtime: "runc" declines it))',
+    )
+    assert said["plain"] == ("ok", "plain: runc (configured)")
+    assert {name: said[name][0] for name in ("wide", "deaf", "loose")} == {
+        "wide": "ok", "deaf": "broken", "loose": "warning",
+    }  # fmt: skip
+    assert '"--host-uds=open"' in said["deaf"][1] and '"--oci-seccomp"' in said["loose"][1]
+    listed = {info["agent"]: info["runtime"] for info in beige(world, "sandbox", "list", "--json")}
+    assert (listed["travel"], listed["plain"], listed["deaf"]) == ("runsc", "runc", "")
+    shown = beige(world, "sandbox", "show", "travel", "--json")
+    assert shown["runtime"] == "runsc"
+    assert [flag["name"] for flag in shown["flags"] if flag["differs"]] == []
+
+
+PLAIN_FAILS = (
+    "root-flag cap-drop nnp-flag seccomp-profile user mounts memory-limit pids-limit host-limits ulimits"
+    " tmpfs uid gid root-mount writable-directories engine-files tmp-noexec tmp-size home-size hard-link"
+    " mknod chroot first-process-inside file-size environment"
+).split()
+"""What gVisor does not do of its own accord."""
+DRIVER = """
+import json, subprocess, sys
+done = [subprocess.run(argv, capture_output=True, timeout=60) for argv in json.load(sys.stdin)]
+print(json.dumps([[one.returncode, one.stdout.decode("latin-1")] for one in done]))
+"""
+
+
+def test_the_same_probes_fail_in_a_plain_gvisor(world, engine, sandbox_image):
+    sandbox = load(world.house.home).agents["travel"].sandbox.model_copy(update={"runtime": "runsc"})
+    spec = container_spec("travel", sandbox, world.house.home, seccomp_profile("seccomp.json"))
+    home = str(world.house.home.root)
+    facts = Facts(spec.body, base_environment("travel", sandbox), True, "runsc", home, home)
+    expected = probes_gvisor.changes(facts)
+    inside = [probe for probe in INSIDE if probe.id in PLAIN_FAILS]
+    flags = ("--rm", "--detach", "--runtime=runsc", "--network=none", "--user=0")
+    plain = engine.docker("run", *flags, sandbox_image, "sleep", "infinity").stdout.strip()
+    try:
+        (inspected,) = json.loads(engine.docker("inspect", plain).stdout)
+        inspected["Cgroup"] = cgroups.limits(inspected["State"]["Pid"])
+        scripts = json.dumps([probe.argv(facts) for probe in inside])
+        run = ("exec", "-i", "--workdir=/workspace", plain, "python3", "-I", "-c", DRIVER)
+        done = json.loads(engine.docker(*run, text=scripts).stdout)
+    finally:
+        engine.docker("rm", "--force", plain)
+    verdicts = {probe.id: judge_outside(probe, facts, inspected, expected) for probe in OUTSIDE}
+    for probe, (code, out) in zip(inside, done, strict=True):
+        verdicts[probe.id] = judge_inside(probe, facts, code, out.encode("latin-1"), expected)
+    assert [name for name in PLAIN_FAILS if verdicts[name].status != "fail"] == []

@@ -18,6 +18,7 @@ import pytest
 
 from beige.config import load
 from beige.supervisor import environment
+from services.sandbox import cgroups
 from services.sandbox.probes import Facts, chosen, judge_inside, judge_outside
 from services.sandbox.probes_inside import INSIDE
 from services.sandbox.probes_outside import OUTSIDE
@@ -143,6 +144,7 @@ print(json.dumps([[one.returncode, one.stdout.decode("latin-1")] for one in done
 def judged(container, facts):
     """All scripts in one `docker exec`."""
     (inspected,) = json.loads(docker("inspect", container))
+    inspected["Cgroup"] = cgroups.limits(inspected["State"]["Pid"])
     scripts = json.dumps([probe.argv(facts) for probe in INSIDE]).encode()
     out = docker(
         "exec", "-i", "--workdir=/workspace", container, "python3", "-I", "-c", DRIVER, stdin=scripts
@@ -164,12 +166,12 @@ ANY_CONTAINER = {
 """Probes that no control fails, and why not."""
 PLAIN_FAILS = (
     "root-flag cap-drop nnp-flag seccomp-profile user mounts propagation memory-limit swap-limit cpu-limit"
-    " pids-limit ulimits oom tmpfs shm log first-process specification"
+    " pids-limit host-limits ulimits oom tmpfs shm log first-process specification"
     " uid gid capabilities no-new-privileges setuid-0 setgroups chown environment"
     " root-mount writable-directories mounts-inside engine-files tmp-noexec tmp-size home-size hard-link"
     " set-uid-workspace mknod packet-socket raw-socket uevents chroot ptrace ptrace-executor"
-    " first-process-inside executor-closed victims file-size cgroup-memory cgroup-pids cgroup-cpu"
-    " abuse-forks abuse-memory abuse-tmp abuse-inodes abuse-survived"
+    " first-process-inside executor-closed executor-private victims file-size cgroup-memory cgroup-pids"
+    " cgroup-cpu abuse-forks abuse-memory abuse-tmp abuse-inodes abuse-survived"
 ).split()
 """What Docker does not do of its own accord, whichever its version. Newer profiles of its own refuse more
 sockets and io_uring; limits of open files are the daemon's."""
@@ -212,7 +214,7 @@ def test_a_wall_that_is_missing_is_named_and_the_exit_code_says_so(make_house, s
         done = beige(house.home, "sandbox", "verify", "spoilt")
         assert done.returncode == 1, done.stderr
         assert "FAIL privilege-tools: " in done.stdout and "  seen:     sudo\n" in done.stdout
-        assert "1 failed, 5 skipped" in done.stdout.splitlines()[-1]
+        assert "1 failed, 6 skipped" in done.stdout.splitlines()[-1]
         log = (house.home.logs / "sandbox.log").read_text()
     assert "failed: privilege-tools" in log
 
@@ -223,7 +225,7 @@ def test_a_limit_changed_on_the_running_container_is_found_by_verify_and_show(sm
     try:
         done = beige(home, "sandbox", "verify", "small", "--json")
         report = json.loads(done.stdout)
-        assert (done.returncode, report["failed"]) == (1, ["pids-limit", "cgroup-pids"])
+        assert (done.returncode, report["failed"]) == (1, ["pids-limit", "host-limits", "cgroup-pids"])
         seen = {p["id"]: (p["expected"], p["seen"]) for p in report["probes"]}
         assert seen["pids-limit"] == seen["cgroup-pids"] == ("64", "100")
         rows = beige(home, "sandbox", "show", "small").stdout.splitlines()

@@ -33,6 +33,16 @@ def test_a_gvisor_whose_sockets_do_not_work_is_named(home: Home) -> None:
     assert "--host-uds=open" in found(home, DEAF)[0].text
 
 
+def test_a_gvisor_without_the_seccomp_profile_is_named(home: Home) -> None:
+    def listed(*more: str) -> dict[str, Any]:
+        return {"runsc": {"path": "runsc", "runtimeArgs": ["--host-uds=open", *more]}}
+
+    finding = found(home, listed())[0]
+    assert (finding.verdict, "--oci-seccomp" in finding.text) == ("warning", True)
+    assert "--oci-seccomp" in finding.fix
+    assert found(home, listed("--oci-seccomp"))[0].verdict == "ok"
+
+
 def test_the_runtime_of_each_agent_is_said(home: Home) -> None:
     assert found(home, RUNC)[0] == Finding(
         "runtime", "ok", "travel: default (the engine's default; it lists no gVisor (runsc))"

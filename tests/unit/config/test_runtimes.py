@@ -11,6 +11,10 @@ from beige.config.runtimes import Runtime, runtime_for
 
 RUNC: dict[str, Any] = {"runc": {"path": "runc"}, "io.containerd.runc.v2": {"path": "runc"}}
 GVISOR = {**RUNC, "runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ["--network=none", "--host-uds=open"]}}
+FULL: dict[str, Any] = {
+    **RUNC,
+    "runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ["--host-uds=open", "--oci-seccomp"]},
+}
 DEAF: dict[str, Any] = {**RUNC, "runsc": {"path": "/usr/bin/runsc"}}
 
 
@@ -41,3 +45,20 @@ def test_what_is_missing_is_said() -> None:
     assert "lists no gVisor" in chosen(RUNC).why
     assert 'runtime: "runc"' in chosen(GVISOR).why
     assert chosen(GVISOR, runtime="runsc").why == "configured"
+
+
+@pytest.mark.parametrize(
+    ("listed", "sandbox", "expected"),
+    [
+        pytest.param(FULL, {}, True, id="gVisor with it"),
+        pytest.param(GVISOR, {}, False, id="gVisor without"),
+        pytest.param(GVISOR, {"runtime": "runsc"}, False, id="asked for, without"),
+        pytest.param({"runsc": "?"}, {}, False, id="described in another form"),
+        pytest.param(GVISOR, {"runtime": "runc"}, True, id="declined"),
+        pytest.param(RUNC, {}, True, id="no gVisor"),
+    ],
+)
+def test_beiges_seccomp_profile_holds_in_gvisor_only_with_its_flag(
+    listed: dict[str, Any], sandbox: dict[str, Any], expected: bool
+) -> None:
+    assert chosen(listed, **sandbox).filtered is expected

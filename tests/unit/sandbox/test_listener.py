@@ -35,7 +35,7 @@ CASES = [
         Identity(ID, 70, exact=False), Peer(99, 0, f"1:x:/docker/{ID}\n"), False, True, id="gVisor's helper"
     ),
     pytest.param(
-        Identity(ID, 70, exact=False), Peer(99, 0, f"1:x:/docker/{ID}\n"), True, False, id="gVisor, taken"
+        Identity(ID, 70, exact=False), Peer(99, 0, f"1:x:/docker/{ID}\n"), True, False, id="gVisor, later"
     ),
     pytest.param(
         Identity(ID, 70, exact=False), Peer(99, 0, "1:x:/docker/" + "d" * 64), False, False, id="other box"
@@ -111,6 +111,34 @@ def test_an_early_executor_waits_until_its_container_is_known() -> None:
         async with dial(path):
             assert await listener.connected(0.05) is None
             listener.expect(ME)
+            assert await listener.connected(5) is not None
+
+    listening(test)
+
+
+def cgroup() -> str:
+    """A part of ours, which a container's identity then is."""
+    return Path("/proc/self/cgroup").read_text().splitlines()[0].partition(":")[2]
+
+
+def test_where_pids_say_nothing_only_the_first_connection_of_a_container_counts() -> None:
+    """An agent's process that waits for the executor to be gone does not become it."""
+
+    async def test(listener: ExecListener, path: Path) -> None:
+        first = Identity(cgroup(), 1, exact=False)
+        listener.expect(first)
+        async with dial(path):
+            channel = await listener.connected(5)
+            assert channel is not None
+        await channel.close()
+        listener.expect(first)
+        async with dial(path) as (reader, _):
+            assert await is_closed(reader)
+        assert listener.channel is None
+        # Another container's: its first one.
+        listener.forget()
+        listener.expect(Identity(cgroup(), 2, exact=False))
+        async with dial(path):
             assert await listener.connected(5) is not None
 
     listening(test)

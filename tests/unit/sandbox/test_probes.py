@@ -15,6 +15,7 @@ from beige.config import SandboxConfig
 from beige.errors import Failed
 from beige.messages.sandbox import ProbeResult, VerifyRequest, VerifyResult
 from beige.paths import Home
+from services.sandbox import probes_gvisor
 from services.sandbox.channel import Captured, Command, Exit
 from services.sandbox.probes import (
     SEEN_CHARACTERS,
@@ -36,10 +37,15 @@ SPEC = container_spec("travel", SEALED, HOME, '{"x": 1}')
 PROBES = {probe.id: probe for probe in (*OUTSIDE, *INSIDE)}
 
 
-def facts(*, executor: bool = True, runtime: str = "runc") -> Facts:
+LIMITS = {"memory": str(512 * 2**20), "processes": "128", "processors": "1.00"}
+"""What the kernel holds for a container made from SPEC."""
+
+
+def facts(*, executor: bool = True, runtime: str = "runc", filtered: bool = True) -> Facts:
     return Facts(
-        SPEC.body, base_environment("travel", SEALED), executor, runtime, str(HOME.root), "/srv/beige/run"
-    )
+        SPEC.body, base_environment("travel", SEALED), executor, runtime, str(HOME.root), "/srv/beige/run",
+        filtered=filtered,
+    )  # fmt: skip
 
 
 def described() -> dict[str, Any]:
@@ -48,7 +54,8 @@ def described() -> dict[str, Any]:
     host = body["HostConfig"]
     return {
         "Name": f"/{SPEC.name}",
-        "State": {"Status": "running", "OOMKilled": False},
+        "State": {"Status": "running", "OOMKilled": False, "Pid": 70},
+        "Cgroup": dict(LIMITS),
         "AppArmorProfile": "",
         "Config": {
             "User": body["User"], "Env": [*body["Env"], "PYTHONDONTWRITEBYTECODE=1"], "Image": "i",
@@ -128,7 +135,8 @@ CAPTURED: list[tuple[str, bytes, bytes]] = [
     ("io-uring", b"EPERM\n", b"EFAULT\n"),
     ("interfaces", b"lo\n", b"eth0 lo\n"),
     ("routes", b"0 0\n", b"2 0\n"),
-    ("executor-closed", b"0\n0\nclosed\n", b"165\n3\nopen\n"),
+    ("executor-closed", b"0\nclosed\n0\n", b"0\nopen\n0\n"),
+    ("executor-private", b"0\n0\n", b"165\n3\n"),
     ("open-files", b"1024 4096\n", b"20000 20000\n"),
     ("file-size", b"refused\n2097152\n", b"worked\nunlimited\n"),
     ("cgroup-memory", b"536870912\n", b"9223372036854771712\n"),
@@ -177,17 +185,34 @@ def test_paths_and_limits_are_arguments_never_part_of_a_script() -> None:
 # --- runtimes and images that are not the usual ones ----------------------------------------------------
 
 
-def test_gvisor_leaves_out_what_its_kernel_answers_differently() -> None:
-    out = {name for name, probe in PROBES.items() if left_out(probe, facts(runtime="runsc"))}
-    assert {"no-new-privileges", "seccomp", "executor-signals", "user-namespace", "abuse-memory"} <= out
-    assert not out & {"uid", "interfaces", "host-files", *(probe.id for probe in OUTSIDE)}
-    assert not any(left_out(probe, facts()) for probe in PROBES.values())
+def test_in_gvisor_as_much_is_judged_as_its_kernel_can_show() -> None:
+    def out(filtered: bool) -> set[str]:
+        here = facts(runtime="runsc", filtered=filtered)
+        return {name for name, probe in PROBES.items() if left_out(probe, here, probes_gvisor.changes(here))}
+
+    different = {
+        "executor-private",
+        "cgroup-memory",
+        "cgroup-pids",
+        "cgroup-cpu",
+        "abuse-forks",
+        "abuse-memory",
+    }
+    assert out(filtered=True) == different
+    assert {"seccomp", "vsock", "io-uring", "executor-signals"} <= out(filtered=False) - different
+    assert not out(filtered=False) & {"uid", "no-new-privileges", "host-files", *(p.id for p in OUTSIDE)}
+    assert probes_gvisor.changes(facts()) == {}, "runc"
+
+
+def test_what_gvisor_changes_are_probes() -> None:
+    assert set(probes_gvisor.changes(facts(runtime="runsc", filtered=False))) <= set(PROBES)
 
 
 def test_an_image_without_the_executor_leaves_out_what_is_about_it() -> None:
     out = {name for name, probe in PROBES.items() if left_out(probe, facts(executor=False))}
     assert out == {
-        *("environment", "first-process-inside", "executor-closed", "executor-signals", "victims"),
+        *("environment", "first-process-inside", "executor-closed", "executor-private", "executor-signals"),
+        "victims",
     }
 
 
@@ -230,6 +255,7 @@ SPOILT: dict[str, tuple[tuple[str, ...], Any]] = {
     "swap-limit": ((H, "MemorySwap"), -1),
     "cpu-limit": ((H, "NanoCpus"), 0),
     "pids-limit": ((H, "PidsLimit"), None),
+    "host-limits": (("Cgroup", "memory"), "9223372036854771712"),
     "ulimits": ((H, "Ulimits"), [{"Name": "core", "Soft": -1, "Hard": -1}]),
     "oom": ((H, "OomScoreAdj"), -1000),
     "tmpfs": ((H, "Tmpfs"), {"/tmp": "rw"}),
@@ -297,7 +323,11 @@ class Container:
         return self
 
     async def described(self) -> tuple[ContainerSpec, dict[str, Any] | None]:
-        return SPEC, described() if self.there else None
+        found = {name: part for name, part in described().items() if name != "Cgroup"}
+        return SPEC, found if self.there else None
+
+    async def filtered(self) -> bool:
+        return True
 
     async def newly_out_of_memory(self) -> bool:
         return False
@@ -309,8 +339,13 @@ class Container:
         return Exit(0, False, Captured(4096, head=bytearray(said)), Captured(4096))
 
 
+def kernel(pid: int) -> dict[str, str]:
+    assert pid == 70
+    return dict(LIMITS)
+
+
 def run(container: Container, *, abuse: bool = False) -> tuple[list[ProbeResult], VerifyResult]:
-    verification = Verification(container, HOME, SEALED)
+    verification = Verification(container, HOME, SEALED, kernel)
 
     async def main() -> list[ProbeResult]:
         return [result async for result in verification.run(VerifyRequest(abuse))]
@@ -325,6 +360,20 @@ def test_all_pass_and_each_is_reported_in_order() -> None:
     assert [result.number for result in results] == list(range(1, len(gentle) + 1))
     assert (report.passed, report.failed, report.skipped) == (len(gentle), [], [])
     assert (report.container, report.runtime, report.executor) == (SPEC.name, "runc", "init")
+
+
+def test_limits_that_the_kernel_does_not_show_are_no_pass() -> None:
+    def unreadable(pid: int) -> dict[str, str]:
+        raise FileNotFoundError
+
+    verification = Verification(Container(), HOME, SEALED, unreadable)
+
+    async def main() -> None:
+        async for _ in verification.run(VerifyRequest(False)):
+            pass
+
+    asyncio.run(main())
+    assert verification.report().failed == ["host-limits"]
 
 
 def test_one_failure_is_named_in_the_report_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
