@@ -78,15 +78,17 @@ SCRIPT = """{ scripts: [
     { say: "Off.", tool: "exec", args: { command: "sleep 60 # {{prompt}}" } },
     { say: "Never said" },
   ] },
-  { name: "echo", steps: [{ say: "You said: {{prompt}}" }] },
-] }"""
+  { name: "echo", steps: [ECHO] },
+] }""".replace("ECHO", ", ".join(['{ say: "You said: {{prompt}}" }'] * 30))
 
 
-def config(channels=None):
+def config(channels=None, plugins=None):
     agent = {"model": {"provider": "script", "model": "m"}, "tools": [], "sandbox": {"image": "x"}}
     return {
         "llm": {"providers": {"script": {"api": "scripted", "script": "script.json5"}}},
-        "plugins": {"rig": {"path": "plugins/rig"}},
+        "plugins": {
+            name: {"path": path} for name, path in ({"rig": "plugins/rig"} | (plugins or {})).items()
+        },
         "agents": {name: agent for name in ("travel", "home", "other")},
         "channels": channels
         or {
@@ -147,8 +149,8 @@ class ChannelStage(Stage):
         return told if isinstance(told, tuple) else (told, [])
 
 
-def furnish(home, channels=None):
-    home.config.write_text(json.dumps(config(channels)))
+def furnish(home, channels=None, plugins=None):
+    home.config.write_text(json.dumps(config(channels, plugins)))
     (home.root / "script.json5").write_text(SCRIPT)
     directory = home.root / "plugins" / "rig"
     directory.mkdir(parents=True)
@@ -157,9 +159,9 @@ def furnish(home, channels=None):
 
 
 @contextlib.contextmanager
-def new_channel_stage(channels=None, environment=None):
+def new_channel_stage(channels=None, environment=None, plugins=None):
     with short_home() as home:
-        furnish(home, channels)
+        furnish(home, channels, plugins)
         with House(home, {"RIG_TOKEN": "rig-secret", **(environment or {})}) as house:
             yield ChannelStage(house, None)
 

@@ -15,7 +15,7 @@ from beige.paths import Home
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = [STARTER, *sorted((ROOT / "examples").glob("*.json5"))]
-KEYS = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}
+KEYS = {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k", "TELEGRAM_TOKEN": "k"}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
