@@ -39,6 +39,7 @@ class SessionView:
             "session": self._session,
             "context": self._context,
             "prompt": self._prompt,
+            "hook": self._hook,
             "assistant": self._assistant,
             "tool_start": lambda entry: None,
             "tool_result": self._tool_result,
@@ -81,6 +82,21 @@ class SessionView:
         source = "".join(f", {entry[key]}" for key in ("channel", "sender") if entry.get(key))
         self._out.styled(f"\nUSER ({_time(entry)}{source})", "bold")
         self._text(entry.get("text"))
+
+    def _hook(self, entry: dict[str, Any]) -> None:
+        """What a plugin made of the prompt or the answer above."""
+        state, prompt = entry.get("state"), entry.get("hook") == "prePrompt"
+        what, gets = ("prompt", "the model got") if prompt else ("answer", "the user got")
+        plugin = f"plugin {entry.get('plugin')!r}"
+        if state == "replaced":
+            self._note(f"{plugin} changed the {what}; {gets}:", "yellow")
+            for line in str(entry.get("text")).rstrip("\n").split("\n"):
+                self._out.styled(f"  | {line}", "dim")
+        elif state == "unchanged":
+            self._note(f"{plugin} let the {what} pass", "dim")
+        else:
+            did = {"refused": f"refused the {what}", "skipped": "was done without"}.get(str(state), "failed")
+            self._note(f"{plugin} {did}: {entry.get('reason')}", "yellow")
 
     def _assistant(self, entry: dict[str, Any]) -> None:
         script = ", a script" if entry.get("scripted") else ""

@@ -10,6 +10,7 @@ from beige.config.models import (
     Config,
     EgressConfig,
     GatewayConfig,
+    HookConfig,
     HouseBudgetConfig,
     LimitConfig,
     LlmConfig,
@@ -28,8 +29,8 @@ from beige.config.variables import SECRET_SECTIONS, variables_for
 
 __all__ = [
     "ALL_SECRETS", "SECRET_SECTIONS", "AgentConfig", "AuditConfig", "BudgetConfig", "ChannelConfig",
-    "ChannelDefaults", "Config", "ConfigProblems", "EgressConfig", "GatewayConfig", "HouseBudgetConfig",
-    "LimitConfig", "LlmConfig",
+    "ChannelDefaults", "Config", "ConfigProblems", "EgressConfig", "GatewayConfig", "HookConfig",
+    "HouseBudgetConfig", "LimitConfig", "LlmConfig",
     "ModelConfig", "ModelRef", "Mount", "MountConfig", "PluginConfig", "PriceConfig", "Problem",
     "ProviderConfig", "SandboxConfig", "ScaleConfig", "build", "check_everything", "examine_mounts",
     "load", "variables_for",

@@ -6,6 +6,7 @@ the same code. Unknown fields and kinds are passed over, so that a newer gateway
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -60,12 +61,33 @@ def replay(entries: list[dict[str, Any]]) -> list[TurnEvent]:
     """The events a session's file tells of, in order. Lines that say nothing to a reader are left out."""
     events: list[TurnEvent] = []
     args: dict[str, tuple[str, dict[str, Any]]] = {}
-    for entry in entries:
+    for at, entry in enumerate(entries):
         if entry.get("type") == "assistant":
             calls = (b for b in entry.get("content", []) if b.get("type") == "tool_call")
             args.update({call["id"]: (call.get("name", ""), call.get("args", {})) for call in calls})
-        events += _events_of(entry, args)
+        events += _events_of(_as_shown(entries, at), args)
     return events
+
+
+def _as_shown(entries: list[dict[str, Any]], at: int) -> dict[str, Any]:
+    """An answer as the agent's hooks left it: what was kept from its reader is not shown afterwards."""
+    entry, text = entries[at], None
+    for hook in _hooks_after(entries, at) if entry.get("type") == "assistant" else ():
+        if hook.get("state") == "replaced":
+            text = str(hook.get("text", ""))
+        elif hook.get("state") in ("refused", "failed"):
+            text = ""
+    if text is None:
+        return entry
+    calls = [block for block in entry.get("content", []) if block.get("type") == "tool_call"]
+    return {**entry, "content": [{"type": "text", "text": text}, *calls]}
+
+
+def _hooks_after(entries: list[dict[str, Any]], at: int) -> Iterator[dict[str, Any]]:
+    for number in range(at + 1, len(entries)):
+        if entries[number].get("type") != "hook":
+            return
+        yield entries[number]
 
 
 def _events_of(entry: dict[str, Any], calls: dict[str, tuple[str, dict[str, Any]]]) -> list[TurnEvent]:
@@ -88,6 +110,10 @@ def _events_of(entry: dict[str, Any], calls: dict[str, tuple[str, dict[str, Any]
         case "turn_end" if entry.get("outcome") != "answered":
             why = f": {entry['error']}" if entry.get("error") else ""
             return [TurnEvent("notice", text=f"this turn was {entry.get('outcome')}{why}")]
+        case "hook" if entry.get("state") in ("replaced", "skipped"):
+            what = "prompt" if entry.get("hook") == "prePrompt" else "answer"
+            did = "changed" if entry["state"] == "replaced" else "could not check"
+            return [TurnEvent("notice", text=f"plugin {entry.get('plugin')!r} {did} the {what}")]
         case "notice":
             return [TurnEvent("notice", text=str(entry.get("text", "")))]
         case "compaction":

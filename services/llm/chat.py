@@ -7,7 +7,7 @@ conversation, the system prompt and the tools are the client's, and nothing of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -16,8 +16,13 @@ from beige.config import AgentConfig
 from beige.errors import Denied, Failed, Malformed
 from beige.messages.chat import ChatEvent, ChatMessage, ChatRequest, ChatResult, ChatTool
 from beige.messages.session_settings import SessionSettings
-from services.llm.conversation import Assistant, Block, Message, Prompt, Text, ToolCall, ToolResult
+from services.llm.conversation import Assistant, Block, Hook, Message, Prompt, Text, ToolCall, ToolResult
 from services.llm.events import MessageDone, ModelEvent, MovedOn, TextDelta, ThinkingDelta
+from services.llm.hooks.attended import attended
+from services.llm.hooks.chain import raise_stopped, said
+from services.llm.hooks.chain import told as hook_told
+from services.llm.hooks.passed import Passed
+from services.llm.hooks.review import Reviewer
 from services.llm.models.attempts import Models
 from services.llm.models.leases import Leases
 from services.llm.providers.failures import ModelError
@@ -34,9 +39,10 @@ TEXT_PIECE = 64 * 1024
 class Chat:
     def __init__(self, agents: Mapping[str, AgentConfig], models: Mapping[str, Models]) -> None:
         self._agents, self._models = agents, models
+        self._passed = Passed()
 
     async def serve(self, request: Request, body: ChatRequest) -> ChatResult:
-        """Denied if policy gives no model; Failed if none could answer."""
+        """Denied if policy gives no model, or a hook refuses; Failed if none could answer."""
         check_agent(request, self._agents)
         agent = self._agents[request.agent]
         wanted = SessionSettings(model=body.model or None)
@@ -45,24 +51,63 @@ class Chat:
         models = self._models[request.agent].arranged(
             arranged(agent, resolve(agent, wanted, SessionSettings()))
         )
-        told = {"agent": request.agent, "session": "", "call": request.call_name}
+        about = {"agent": request.agent, "session": "", "call": request.call_name}
+        async with Reviewer(request, agent.hooks, about) as reviewer:
+            if reviewer.listeners("prePrompt"):
+                conversation = await self._reviewed(request, reviewer, conversation, models.label)
+            model = attended(models.turn(Leases(request, _notices(request)), about), reviewer, models.label)
+            try:
+                async with aclosing(model.stream(body.system, conversation, specs(body.tools))) as events:
+                    return await _answer(request, events)
+            except ModelError as error:
+                log.warning("chat failed: %s", error, extra=about)
+                if error.kind in REFUSED:
+                    raise Denied(error.message) from error
+                raise Failed(error.message) from error
 
-        async def notice(text: str) -> None:
-            await request.send(ChatEvent("notice", text=text))
+    async def _reviewed(
+        self, request: Request, reviewer: Reviewer, conversation: list[Message], model: str
+    ) -> list[Message]:
+        """As the agent's hooks leave it. Every message of the user's, not only the last (`hooks.passed`)."""
+        found: list[Message] = []
+        for message in conversation:
+            if isinstance(message, Prompt) and message.text:
+                message = Prompt(text=await self._text(request, reviewer, message.text, model))
+            found.append(message)
+        return found
 
-        answer = models.turn(Leases(request, notice), told)
-        try:
-            async with aclosing(answer.stream(body.system, conversation, specs(body.tools))) as events:
-                async for event in events:
-                    await _tell(request, event)
-                    if isinstance(event, MessageDone):
-                        return _result(event.message)
-        except ModelError as error:
-            log.warning("chat failed: %s", error, extra=told)
-            if error.kind in REFUSED:
-                raise Denied(error.message) from error
-            raise Failed(error.message) from error
-        raise Failed("the model's answer has no end")
+    async def _text(self, request: Request, reviewer: Reviewer, text: str, model: str) -> str:
+        known = self._passed.get(request.agent, text)
+        if known is not None:
+            return known
+        passed, hooks = await reviewer.passed("prePrompt", text, model)
+        await _tell_hooks(request, hooks)
+        self._passed.keep(request.agent, text, passed)
+        return passed
+
+
+async def _answer(request: Request, events: AsyncGenerator[ModelEvent, None]) -> ChatResult:
+    async for event in events:
+        if not isinstance(event, MessageDone):
+            await _tell(request, event)
+            continue
+        await _tell_hooks(request, event.hooks)
+        raise_stopped(event.hooks)
+        await _tell(request, event)
+        return _result(event)
+    raise Failed("the model's answer has no end")
+
+
+def _notices(request: Request) -> Callable[[str], Awaitable[None]]:
+    async def notice(text: str) -> None:
+        await request.send(ChatEvent("notice", text=text))
+
+    return notice
+
+
+async def _tell_hooks(request: Request, hooks: Sequence[Hook]) -> None:
+    for text in filter(None, map(hook_told, hooks)):
+        await request.send(ChatEvent("notice", text=text))
 
 
 def specs(tools: list[ChatTool]) -> list[ToolSpec]:
@@ -143,9 +188,10 @@ async def _send_text(request: Request, kind: str, text: str) -> None:
         await request.send(ChatEvent("text_delta" if kind == "text_delta" else "thinking_delta", text=piece))
 
 
-def _result(message: Assistant) -> ChatResult:
+def _result(done: MessageDone) -> ChatResult:
+    message = done.message
     return ChatResult(
-        text=message.text,
+        text=said(message.text, done.hooks),
         model=message.model,
         stop_reason=message.stop_reason,
         tool_calls=len(message.tool_calls),

@@ -6,14 +6,16 @@ what a model is shown; the others say how the conversation went.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from beige.messages.tools import HookName
+
 FORMAT = 1
-Outcome = Literal["answered", "max_turns", "failed", "cancelled", "interrupted"]
+Outcome = Literal["answered", "max_turns", "failed", "refused", "cancelled", "interrupted"]
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal", "context_full", "cancelled", "error"]
 
 
@@ -68,11 +70,32 @@ class Context(Entry, tag="context"):
 
 class Prompt(Entry, tag="prompt"):
     text: str
+    """What was asked."""
     channel: str = ""
     call: str = ""
     """The call's name in the audit log."""
     sender: str = ""
     """Who said it, as the channel told."""
+    hooks: list[str] = []
+    """Plugins that decide about it, in this order. No model is shown it before each has let it pass, in an
+    entry of its own."""
+
+
+class Hook(Entry, tag="hook"):
+    """What a plugin made of the prompt before it, or of the answer before it."""
+
+    plugin: str
+    hook: HookName
+    state: Literal["unchanged", "replaced", "refused", "failed", "skipped"]
+    """`failed` stops what it is about, as `refused` does; `skipped` failed, too, and was done without."""
+    text: str = ""
+    """Replaced: what the model got in place of the prompt, or the user in place of the answer."""
+    reason: str = ""
+    """Why it refused, or how it failed."""
+
+    @property
+    def passed(self) -> bool:
+        return self.state in ("unchanged", "replaced", "skipped")
 
 
 class Assistant(Entry, tag="assistant"):
@@ -149,8 +172,9 @@ class Notice(Entry, tag="notice"):
 
 
 AnyEntry = (
-    Header | Context | Prompt | Assistant | ToolStart | ToolResult | Attempt | Compaction | TurnEnd | Notice
-)
+    Header | Context | Prompt | Hook | Assistant | ToolStart | ToolResult | Attempt | Compaction | TurnEnd
+    | Notice
+)  # fmt: skip
 Message = Prompt | Assistant | ToolResult
 
 encode_entry = msgspec.json.Encoder().encode
@@ -181,9 +205,33 @@ class View(NamedTuple):
 
 
 def messages(entries: Iterable[AnyEntry]) -> list[Message]:
-    """What a model is shown of a journal: every prompt, answer and tool result, in order; a summary in
-    place of those that a compaction stands for."""
+    """What a model is shown of a journal: every prompt that its hooks let pass, as they left it, every
+    answer and tool result, in order; a summary in place of those that a compaction stands for."""
     return view(entries).shown
+
+
+def admitted(entries: Iterable[AnyEntry]) -> Iterator[AnyEntry]:
+    """The entries, without the prompts that were refused, or whose hooks have not answered yet: also when a
+    process died in between, no model is shown them (`tests/attacks/test_hooks.py`)."""
+    held: Prompt | None = None
+    for entry in entries:
+        if isinstance(entry, Prompt):
+            held = entry
+        elif isinstance(entry, Hook) and held is not None:
+            held = _after(held, entry)
+        else:
+            yield entry
+            continue
+        if held is not None and not held.hooks:
+            yield held
+            held = None
+
+
+def _after(prompt: Prompt, hook: Hook) -> Prompt | None:
+    if not hook.passed or hook.plugin != prompt.hooks[0]:
+        return None
+    text = hook.text if hook.state == "replaced" else prompt.text
+    return msgspec.structs.replace(prompt, text=text, hooks=prompt.hooks[1:])
 
 
 def view(entries: Iterable[AnyEntry]) -> View:
@@ -191,7 +239,7 @@ def view(entries: Iterable[AnyEntry]) -> View:
     shown: list[Message] = []
     prompt: int | None = None
     cut = 0
-    for entry in entries:
+    for entry in admitted(entries):
         if isinstance(entry, Prompt | Assistant | ToolResult):
             prompt = len(told) if isinstance(entry, Prompt) else prompt
             told.append(entry)

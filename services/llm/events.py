@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from beige.messages.llm import PromptEvent, PromptResult
-from services.llm.conversation import AnyEntry, Assistant, Prompt, ToolCall, ToolResult
+from services.llm.conversation import AnyEntry, Assistant, Hook, Prompt, ToolCall, ToolResult
 from services.llm.providers.failures import ModelError
 
 # --- events: from the model -----------------------------------------------------------------------
@@ -34,6 +34,8 @@ class MessageDone:
     """The model's answer is complete. Always a stream's last event."""
 
     message: Assistant
+    hooks: tuple[Hook, ...] = ()
+    """What the agent's hooks made of its text."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,15 @@ ModelEvent = TextDelta | ThinkingDelta | ToolCallDelta | MovedOn | MessageDone
 @dataclass(frozen=True)
 class PromptAccepted:
     prompt: Prompt
+    listened: bool = False
+    """Somebody listens to it: those who decide about it, or others."""
+
+
+@dataclass(frozen=True)
+class PromptReviewed:
+    """Those who decide about the prompt have answered. If one stopped it, it is the last."""
+
+    hooks: tuple[Hook, ...]
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,10 @@ class SummaryFailed:
     error: ModelError
 
 
-Event = ModelEvent | Summarised | SummaryFailed | PromptAccepted | ModelFailed | ToolFinished | TurnCancelled
+Event = (
+    ModelEvent | Summarised | SummaryFailed | PromptAccepted | PromptReviewed | ModelFailed | ToolFinished
+    | TurnCancelled
+)  # fmt: skip
 
 # --- commands -------------------------------------------------------------------------------------
 
@@ -105,6 +119,13 @@ class Persist:
 @dataclass(frozen=True)
 class Emit:
     event: PromptEvent
+
+
+@dataclass(frozen=True)
+class Review:
+    """Ask the prompt's hooks."""
+
+    prompt: Prompt
 
 
 @dataclass(frozen=True)
@@ -138,6 +159,8 @@ class Finish:
 @dataclass(frozen=True)
 class Fail:
     message: str
+    refused: bool = False
+    """A hook's decision, no accident."""
 
 
-Command = Persist | Emit | CallModel | Summarise | RunTool | Finish | Fail
+Command = Persist | Emit | Review | CallModel | Summarise | RunTool | Finish | Fail

@@ -18,10 +18,13 @@ from beige.paths import Home
 from beige.process import Context
 from beige.sessions import check_id
 from services.llm.chat import Chat
+from services.llm.conversation import Assistant, Prompt, TurnEnd
 from services.llm.conversation import Context as SessionContext
-from services.llm.conversation import Prompt, TurnEnd
 from services.llm.doors import guarded
 from services.llm.events import MovedOn
+from services.llm.hooks.attended import attended
+from services.llm.hooks.chain import said
+from services.llm.hooks.review import Reviewer
 from services.llm.models.attempts import Models, TurnModels
 from services.llm.models.leases import Leases
 from services.llm.providers.base import Provider
@@ -88,23 +91,33 @@ class Service:
         check_agent(request, self._agents)
         await self._desk.info(request, AgentRef())  # a session that is not there is not made
         async with self._sessions.open(request.agent, request.session, _notices(request)) as session:
-            _, models = await self._arranged(request, session, SessionSettings())
-            if models.limits is None:
-                raise Failed("a script can't summarise", executed="no")
-            size = context_tokens(session.entries)
-            asked = plan(session.entries, models.limits, "asked", size, body.instructions)
-            if asked is None:
-                raise Failed("there is nothing to summarise yet", executed="no")
+            agent, models = await self._arranged(request, session, SessionSettings())
+            async with Reviewer(request, agent.hooks, _about(request, session)) as reviewer:
+                return await self._compact(request, body.instructions, session, models, reviewer)
 
-            async def moved(event: MovedOn) -> None:
-                await request.send(PromptEvent(kind="model_fallback", text=event.reason, model=event.model))
+    async def _compact(
+        self, request: Request, wishes: str, session: Session, models: Models, reviewer: Reviewer
+    ) -> CompactResult:
+        """To the agent's hooks the wishes are a prompt, and what is shown of the summary an answer."""
+        if models.limits is None:
+            raise Failed("a script can't summarise", executed="no")
+        if wishes:
+            wishes, _ = await reviewer.passed("prePrompt", wishes, models.label)
+        asked = plan(session.entries, models.limits, "asked", context_tokens(session.entries), wishes)
+        if asked is None:
+            raise Failed("there is nothing to summarise yet", executed="no")
 
-            answer = await summarise(self._model(request, session, models), asked.text, moved)
-            entry, event = compacted(asked, answer)
-            session.append(entry)
-            await session.sync()
-            await request.send(event)
-            return CompactResult(session.id, cut(answer.text, SUMMARY_SHOWN), asked.messages)
+        async def moved(event: MovedOn) -> None:
+            await request.send(PromptEvent(kind="model_fallback", text=event.reason, model=event.model))
+
+        answer = await summarise(self._model(request, session, models), asked.text, moved)
+        entry, event = compacted(asked, answer)
+        session.append(entry)
+        await session.sync()
+        await request.send(event)
+        shown = cut(answer.text, SUMMARY_SHOWN)
+        heard = await reviewer.review("postResponse", shown, answer.model)
+        return CompactResult(session.id, said(shown, heard), asked.messages)
 
     async def _turn(self, request: Request, body: PromptRequest, session: Session) -> PromptResult:
         agent, models = await self._arranged(request, session, body.settings)
@@ -113,14 +126,19 @@ class Service:
             agents_md = await _agents_md(request, session)
             return system_prompt(request.agent, agent, self._plugins[request.agent], agents_md)
 
+        reviewer = Reviewer(request, agent.hooks, _about(request, session))
         turn = Turn(session.id, session.entries, model=models.label, max_turns=agent.max_turns,
                     scripted=models.scripted, limits=models.limits)  # fmt: skip
         toolbox = Toolbox(request, request.send, deadline_s=agent.sandbox.deadline_s)
-        model = self._model(request, session, models)
-        prompt = Prompt(text=body.text, channel=request.channel, call=request.call_name, sender=body.sender)
+        spoke = [entry.model for entry in session.entries if isinstance(entry, Assistant)]
+        model = attended(self._model(request, session, models), reviewer, models.label, spoke)
+        prompt = Prompt(text=body.text, channel=request.channel, call=request.call_name, sender=body.sender,
+                        hooks=reviewer.deciding("prePrompt"))  # fmt: skip
+        listening = reviewer if reviewer.listeners("prePrompt") else None
         try:
-            async with Outbox(request.send) as outbox:
-                return await Runner(turn, system, model, toolbox, session, outbox.send).run(prompt)
+            async with reviewer, Outbox(request.send) as outbox:
+                runner = Runner(turn, system, model, toolbox, session, outbox.send, listening)
+                return await runner.run(prompt)
         except Failed as error:
             log.warning("turn failed: %s", error, extra=_about(request, session))
             raise

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from beige import money
-from beige.errors import Failed, PeerLost
+from beige.errors import Denied, Failed, PeerLost
 from beige.messages.llm import PromptResult
-from services.llm.conversation import AnyEntry, Assistant, Compaction, Prompt, ToolResult, TurnEnd
+from services.llm.conversation import AnyEntry, Assistant, Compaction, Hook, Prompt, ToolResult, TurnEnd
+from services.llm.hooks.chain import said
 from services.llm.tools import cut
 from services.llm.turn.core import ANSWER_LIMIT
 
@@ -21,13 +22,15 @@ INTERRUPTED = (
 
 def answered_before(session: str, entries: Sequence[AnyEntry], call: str) -> PromptResult | None:
     """The answer that the turn of `call` had come to; None if it has not begun. Failed as it had failed,
-    PeerLost if it was interrupted."""
+    Denied as a hook had refused it, PeerLost if it was interrupted."""
     turn = _turn(entries, call)
     if turn is None:
         return None
     end = next((entry for entry in turn if isinstance(entry, TurnEnd)), None)
     if end is not None and end.outcome == "failed":
         raise Failed(end.error)
+    if end is not None and end.outcome == "refused":
+        raise Denied(end.error, executed="maybe")
     if end is None or end.outcome not in ("answered", "max_turns"):
         raise PeerLost(INTERRUPTED)
     return _result(session, turn, end)
@@ -55,10 +58,11 @@ def _result(session: str, turn: Sequence[AnyEntry], end: TurnEnd) -> PromptResul
             usage.update(entry.usage)
             cost = money.total(cost, entry.cost_nano)
     last = spoken[-1] if spoken else None
+    heard = [entry for entry in turn[turn.index(last) :] if isinstance(entry, Hook)] if last else []
     stop = last.stop_reason if last and end.outcome == "answered" else end.outcome
     return PromptResult(
         session=session,
-        text=cut(last.text if last else "", ANSWER_LIMIT),
+        text=cut(said(last.text, heard) if last else "", ANSWER_LIMIT),
         stop_reason=stop,
         model=last.model if last else "",
         scripted=any(entry.scripted for entry in spoken),

@@ -18,6 +18,7 @@ from services.llm.conversation import (
     AnyEntry,
     Assistant,
     Compaction,
+    Hook,
     Image,
     Message,
     Prompt,
@@ -154,6 +155,8 @@ def context_tokens(entries: Sequence[AnyEntry]) -> int:
             return money.tokens(entry.usage) + estimate(since)
         if isinstance(entry, Prompt | Assistant | ToolResult):
             since.append(entry)
+        elif isinstance(entry, Hook):
+            since.append(Prompt(text=entry.text))  # counted beside what it replaces: rather too much
     return OVERHEAD + estimate(messages(entries))
 
 

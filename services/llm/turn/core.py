@@ -3,6 +3,9 @@
     PromptAccepted ─► CallModel ─► MessageDone ─► RunTool ─► ToolFinished ─► (next tool | CallModel)
                                         └─► Finish: no tool calls, or max_turns   ModelFailed ─► Fail
 
+An agent's hooks are asked before the first CallModel, Review ─► PromptReviewed; MessageDone tells what they
+made of an answer. What they stop ends in Fail.
+
 Before a CallModel, and once after a ModelFailed because of its length, the conversation may be summarised:
 Summarise ─► Summarised | SummaryFailed ─► CallModel.
 
@@ -24,6 +27,7 @@ from services.llm.conversation import (
     AnyEntry,
     Assistant,
     Attempt,
+    Hook,
     Message,
     Outcome,
     Prompt,
@@ -48,6 +52,8 @@ from services.llm.events import (
     MovedOn,
     Persist,
     PromptAccepted,
+    PromptReviewed,
+    Review,
     RunTool,
     Summarise,
     Summarised,
@@ -58,6 +64,7 @@ from services.llm.events import (
     ToolFinished,
     TurnCancelled,
 )
+from services.llm.hooks.chain import is_stopped, said, stopped, told
 from services.llm.providers.failures import ModelError
 from services.llm.tools import cut, people_args
 from services.llm.turn.compaction import Shortening, compacted
@@ -88,6 +95,8 @@ class Turn:
         """None once an answer's price is not known."""
         self._model_calls = self._tool_calls = 0
         self._last: Assistant | None = None
+        self._said = ""
+        """The text of the last answer, as its hooks left it."""
         self._shortening = Shortening(limits)
         self._asked: Summarise | None = None
         """A summary is under way."""
@@ -105,8 +114,10 @@ class Turn:
         if self.over:
             return []
         match event:
-            case PromptAccepted(prompt):
-                return self._accept(prompt)
+            case PromptAccepted(prompt, listened):
+                return self._accept(prompt, listened)
+            case PromptReviewed(hooks):
+                return self._reviewed(hooks)
             case TextDelta(text):
                 self._partial += text
                 return [Emit(PromptEvent(kind="text_delta", text=text))]
@@ -116,8 +127,8 @@ class Turn:
                 return []
             case MovedOn():
                 return self._move_on(event)
-            case MessageDone(message):
-                return self._answer(message)
+            case MessageDone(message, hooks):
+                return self._answer(message, hooks)
             case ToolFinished(result):
                 return self._tool_finished(result)
             case ModelFailed(error):
@@ -129,14 +140,30 @@ class Turn:
             case TurnCancelled():
                 return self._abort("cancelled", "cancelled")
 
-    def _accept(self, prompt: Prompt) -> list[Command]:
+    def _accept(self, prompt: Prompt, listened: bool) -> list[Command]:
         commands: list[Command] = [
             self._persist(prompt, sync=True),
             Emit(PromptEvent(kind="accepted", session=self.session)),
         ]
         if self.scripted:
             commands.append(Emit(PromptEvent(kind="notice", text=SCRIPTED_NOTICE, model=self.model)))
-        return commands + self._next_answer()
+        return [*commands, Review(prompt)] if listened else commands + self._next_answer()
+
+    def _reviewed(self, hooks: Sequence[Hook]) -> list[Command]:
+        """What the model gets is on disk before it gets it."""
+        commands = self._heard(hooks, sync=True)
+        return commands + (self._stop(hooks[-1]) if is_stopped(hooks) else self._next_answer())
+
+    def _heard(self, hooks: Sequence[Hook], sync: bool = False) -> list[Command]:
+        commands: list[Command] = [self._persist(hook, sync) for hook in hooks]
+        texts = [text for hook in hooks if (text := told(hook))]
+        return commands + [Emit(PromptEvent(kind="notice", text=text)) for text in texts]
+
+    def _stop(self, hook: Hook) -> list[Command]:
+        """A hook refused, or failed and that counts as one."""
+        message, refused = stopped(hook), hook.state == "refused"
+        ends = self._abort("refused" if refused else "failed", "error", message)
+        return [*ends, Fail(message, refused)]
 
     def _next_answer(self) -> list[Command]:
         """Ask for it; first for a summary, if the conversation has grown too long."""
@@ -163,18 +190,22 @@ class Turn:
         self._partial, self._speaking, self._script_speaks = "", event.model, event.scripted
         return commands
 
-    def _answer(self, message: Assistant) -> list[Command]:
-        self._last, self._partial = message, ""
+    def _answer(self, message: Assistant, hooks: Sequence[Hook]) -> list[Command]:
+        self._last, self._partial, self._said = message, "", said(message.text, hooks)
         self._usage.update(message.usage)
         self._cost_nano = money.total(self._cost_nano, message.cost_nano)
         self._script_spoke |= message.scripted
-        if message.stop_reason not in ("refusal", "context_full"):
+        blocked = is_stopped(hooks)
+        if message.stop_reason not in ("refusal", "context_full") and not blocked:
             self._queue.extend(message.tool_calls)
         commands: list[Command] = [self._persist(message)] if message.content else []
+        commands += self._heard(hooks)
         cost = money.usd(message.cost_nano)
         commands.append(
             Emit(PromptEvent(kind="message_end", model=message.model, usage=message.usage, cost=cost))
         )
+        if blocked:
+            return commands + self._stop(hooks[-1])
         next_step = self._next_tool() if self._queue else self._finish("answered", message.stop_reason)
         return commands + next_step
 
@@ -244,7 +275,7 @@ class Turn:
         self.over = True
         result = PromptResult(
             session=self.session,
-            text=cut(self._last.text if self._last else "", ANSWER_LIMIT),
+            text=cut(self._said, ANSWER_LIMIT),
             stop_reason=stop_reason,
             model=self._last.model if self._last else self.model,
             scripted=self._script_spoke,

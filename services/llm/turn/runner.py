@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol
 
-from beige.errors import Cancelled, Failed
+from beige.errors import Cancelled, Denied, Failed
 from beige.messages.llm import PromptEvent, PromptResult
-from services.llm.conversation import AnyEntry, Prompt, ToolCall, ToolResult
+from beige.messages.tools import HookName
+from services.llm.conversation import AnyEntry, Hook, Prompt, ToolCall, ToolResult
 from services.llm.events import (
     CallModel,
     Command,
@@ -21,6 +22,8 @@ from services.llm.events import (
     MovedOn,
     Persist,
     PromptAccepted,
+    PromptReviewed,
+    Review,
     RunTool,
     Summarise,
     Summarised,
@@ -48,6 +51,12 @@ class Journal(Protocol):
     async def sync(self) -> None: ...
 
 
+class Reviews(Protocol):
+    """`hooks.review.Reviewer`, as far as it is used here."""
+
+    async def review(self, hook: HookName, text: str, model: str) -> list[Hook]: ...
+
+
 class Runner:
     """One turn of one session."""
 
@@ -59,25 +68,30 @@ class Runner:
         tools: Tools,
         journal: Journal,
         send: Send,
+        reviews: Reviews | None = None,
     ) -> None:
-        """`system` gives the system prompt; it is asked once, after the prompt was written down."""
+        """`system` gives the system prompt; it is asked once, after the prompt was written down. `reviews`:
+        of the prompt; None if nobody listens to it."""
         self._turn, self._prepare, self._model = turn, system, model
         self._system: str | None = None
-        self._tools, self._journal, self._send = tools, journal, send
+        self._tools, self._journal, self._send, self._reviews = tools, journal, send, reviews
         self._now: deque[Command] = deque()
         self._todo: deque[Command] = deque()
 
     async def run(self, prompt: Prompt) -> PromptResult:
-        """The answer. Failed when the model failed; Cancelled, or CancelledError, when the turn was
-        ended from outside. In each case the journal is complete and the session usable."""
+        """The answer. Failed when the model failed; Denied when a hook refused; Cancelled, or CancelledError,
+        when the turn was ended from outside. In each case the journal is complete and the session usable."""
         try:
-            await self._perform(self._turn.handle(PromptAccepted(prompt)))
+            listened = self._reviews is not None
+            await self._perform(self._turn.handle(PromptAccepted(prompt, listened)))
             while True:
                 match self._todo.popleft():
                     case Finish(result):
                         return result
-                    case Fail(message):
-                        raise Failed(message)
+                    case Fail(message, refused):
+                        raise Denied(message, executed="maybe") if refused else Failed(message)
+                    case Review(prompt):
+                        await self._review(prompt)
                     case CallModel():
                         await self._call_model()
                     case Summarise() as asked:
@@ -93,6 +107,11 @@ class Runner:
         for command in [*self._now, *self._turn.handle(TurnCancelled())]:
             if isinstance(command, Persist):
                 self._journal.append(command.entry)
+
+    async def _review(self, prompt: Prompt) -> None:
+        assert self._reviews is not None
+        heard = await self._reviews.review("prePrompt", prompt.text, self._turn.model)
+        await self._perform(self._turn.handle(PromptReviewed(tuple(heard))))
 
     async def _call_model(self) -> None:
         if self._system is None:

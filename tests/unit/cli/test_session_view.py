@@ -17,6 +17,7 @@ from services.llm.conversation import (
     Compaction,
     Context,
     Header,
+    Hook,
     Image,
     Notice,
     Prompt,
@@ -92,6 +93,31 @@ def test_everything_that_happened_is_told() -> None:
         "[it stops here: cancelled]",
         "[the turn ended: cancelled]",
         "[7 bytes of a torn write were cut off here]",
+    ]
+
+
+def test_it_is_told_who_changed_or_refused_what() -> None:
+    def hook(name: Any, state: Any, **more: str) -> Hook:
+        return Hook(plugin="guard", hook=name, state=state, **more)
+
+    found = shown(written(
+        hook("prePrompt", "replaced", text="a\nb"),
+        hook("postResponse", "replaced", text="c"),
+        hook("prePrompt", "unchanged"),
+        hook("prePrompt", "refused", reason="no cards"),
+        hook("prePrompt", "skipped", reason="it died"),
+        hook("postResponse", "failed", reason="it died"),
+    ))  # fmt: skip
+    assert found == [
+        "[plugin 'guard' changed the prompt; the model got:]",
+        "  | a",
+        "  | b",
+        "[plugin 'guard' changed the answer; the user got:]",
+        "  | c",
+        "[plugin 'guard' let the prompt pass]",
+        "[plugin 'guard' refused the prompt: no cards]",
+        "[plugin 'guard' was done without: it died]",
+        "[plugin 'guard' failed: it died]",
     ]
 
 

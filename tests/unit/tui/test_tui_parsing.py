@@ -145,3 +145,30 @@ def test_a_turn_without_an_end_is_unfinished():
     assert not unfinished([])
     assert before_last_turn(FILE[:5]) == FILE[:2]
     assert before_last_turn(FILE[:1]) == FILE[:1]
+
+
+def hooked(*hooks):
+    said = [{"type": "text", "text": "a secret"}, {"type": "thinking", "text": "secret"}]
+    calls = [{"type": "tool_call", "id": "1", "name": "exec", "args": {}}]
+    return [{"type": "assistant", "model": "p/m", "content": said + calls}, *hooks]
+
+
+@pytest.mark.parametrize(
+    ("states", "shown"),
+    [
+        ([], ["a secret", "secret"]),
+        (["unchanged"], ["a secret", "secret"]),
+        (["replaced", "unchanged"], ["[hidden]"]),
+        (["replaced", "refused"], [""]),
+        (["failed"], [""]),
+    ],
+)
+def test_what_a_hook_kept_from_the_reader_is_not_shown_when_a_session_is_read_again(states, shown):
+    hooks = [
+        {"type": "hook", "hook": "postResponse", "plugin": "guard", "state": state, "text": "[hidden]"}
+        for state in states
+    ]
+    events = replay(hooked(*hooks))
+    assert [event.text for event in events if event.kind.endswith("_delta")] == shown
+    notices = [event.text for event in events if event.kind == "notice"]
+    assert notices == ["plugin 'guard' changed the answer"] * states.count("replaced")

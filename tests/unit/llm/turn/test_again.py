@@ -2,8 +2,8 @@
 
 import pytest
 
-from beige.errors import Failed, PeerLost
-from services.llm.conversation import Assistant, Header, Prompt, Text, ToolCall, ToolResult, TurnEnd
+from beige.errors import Denied, Failed, PeerLost
+from services.llm.conversation import Assistant, Header, Hook, Prompt, Text, ToolCall, ToolResult, TurnEnd
 from services.llm.turn.again import answered_before
 
 USAGE = {"input_tokens": 10, "output_tokens": 2}
@@ -48,3 +48,14 @@ def test_one_that_was_interrupted_is_told_so(outcome):
 def test_one_that_had_failed_fails_with_its_reason():
     with pytest.raises(Failed, match="no key"):
         answered_before("s", journal(TurnEnd(outcome="failed", error="no key")), "c1")
+
+
+def test_one_that_a_hook_refused_is_refused_again():
+    with pytest.raises(Denied, match="plugin 'guard' refused"):
+        answered_before("s", journal(TurnEnd(outcome="refused", error="plugin 'guard' refused it")), "c1")
+
+
+def test_an_answer_that_a_hook_replaced_stays_replaced():
+    hook = Hook(plugin="guard", hook="postResponse", state="replaced", text="[hidden]")
+    found = answered_before("s", journal(said("a secret"), hook, TurnEnd(outcome="answered")), "c1")
+    assert found.text == "[hidden]"

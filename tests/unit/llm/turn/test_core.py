@@ -9,6 +9,7 @@ from services.llm.conversation import (
     NOT_STARTED,
     Assistant,
     Attempt,
+    Hook,
     Image,
     Prompt,
     Text,
@@ -27,6 +28,8 @@ from services.llm.events import (
     MovedOn,
     Persist,
     PromptAccepted,
+    PromptReviewed,
+    Review,
     RunTool,
     Summarised,
     SummaryFailed,
@@ -324,3 +327,65 @@ def test_a_turn_cancelled_while_it_is_summarised_ends():
     turn, _ = a_long_turn()
     assert kinds(turn.handle(TurnCancelled())) == ["TurnEnd"]
     assert turn.handle(a_summary()) == []
+
+
+# --- hooks ------------------------------------------------------------------------------------------
+
+
+def a_listened_turn():
+    turn = Turn("s1", [], model="p/m", max_turns=10)
+    return turn, turn.handle(PromptAccepted(Prompt(text="do it", hooks=["guard"]), listened=True))
+
+
+def hook(state, name="prePrompt", text=""):
+    return Hook(plugin="guard", hook=name, state=state, text=text, reason="why")
+
+
+def test_a_prompt_with_listeners_is_on_disk_before_they_are_asked_and_then_goes_to_the_model():
+    turn, commands = a_listened_turn()
+    assert kinds(commands) == ["Prompt", "accepted", "Review"]
+    assert turn.messages == []
+    commands = turn.handle(PromptReviewed((hook("replaced", text="done it"),)))
+    assert kinds(commands) == ["Hook", "notice", "CallModel"]
+    assert commands[0].sync
+    assert [message.text for message in turn.messages] == ["done it"]
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "refused"), [("refused", "refused", True), ("failed", "failed", False)]
+)
+def test_a_prompt_that_is_stopped_ends_the_turn(state, outcome, refused):
+    turn, _ = a_listened_turn()
+    commands = turn.handle(PromptReviewed((hook(state),)))
+    assert kinds(commands) == ["Hook", "TurnEnd", "Fail"]
+    assert (commands[1].entry.outcome, commands[2].refused, turn.over) == (outcome, refused, True)
+    assert turn.messages == []
+
+
+def test_observers_alone_change_nothing():
+    turn = Turn("s1", [], model="p/m", max_turns=10)
+    commands = turn.handle(PromptAccepted(Prompt(text="do it"), listened=True))
+    assert commands[-1] == Review(Prompt(text="do it"))
+    assert kinds(turn.handle(PromptReviewed(()))) == ["CallModel"]
+
+
+def test_a_replaced_answer_is_the_result_and_the_models_own_words_are_kept():
+    turn, _ = a_turn()
+    done = MessageDone(said(Text("secret")).message, (hook("replaced", "postResponse", "hidden"),))
+    commands = turn.handle(done)
+    assert kinds(commands) == ["Assistant", "Hook", "notice", "message_end", "TurnEnd", "Finish"]
+    assert (commands[0].entry.text, commands[-1].result.text) == ("secret", "hidden")
+
+
+def test_a_stopped_answer_ends_the_turn_and_its_calls_are_not_run():
+    turn, _ = a_turn()
+    done = MessageDone(said(Text("x"), ONE, stop="tool_use").message, (hook("refused", "postResponse"),))
+    commands = turn.handle(done)
+    assert kinds(commands) == ["Assistant", "Hook", "message_end", "ToolResult", "TurnEnd", "Fail"]
+    assert commands[3].entry.text == NOT_STARTED
+
+
+def test_a_turn_cancelled_while_its_hooks_are_asked_shows_the_prompt_to_no_model():
+    turn, _ = a_listened_turn()
+    assert kinds(turn.handle(TurnCancelled())) == ["TurnEnd"]
+    assert turn.messages == []
