@@ -212,7 +212,7 @@ def messages(entries: Iterable[AnyEntry]) -> list[Message]:
 
 def admitted(entries: Iterable[AnyEntry]) -> Iterator[AnyEntry]:
     """The entries, without the prompts that were refused, or whose hooks have not answered yet: also when a
-    process died in between, no model is shown them (`tests/attacks/test_hooks.py`)."""
+    process died in between, no model is shown them (`tests/processes/test_hooks.py`)."""
     held: Prompt | None = None
     for entry in entries:
         if isinstance(entry, Prompt):

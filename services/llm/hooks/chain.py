@@ -22,7 +22,7 @@ _REASON_LIMIT = 1000
 
 def heard(entry: HookConfig, hook: HookName, answer: HookResult | BeigeError) -> Hook:
     """What to write down. A failure stops the text unless the configuration says otherwise: a guard that
-    crashes, or is gone, must not open the door (`tests/attacks/test_hooks.py`)."""
+    crashes, or is gone, must not open the door (`test_a_guard_that_is_gone_opens_no_door`)."""
     found = Hook(plugin=entry.plugin, hook=hook, state="failed", reason="it was not asked for a decision")
     if isinstance(answer, BeigeError):
         found.reason = str(answer)[:_REASON_LIMIT]
