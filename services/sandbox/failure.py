@@ -42,7 +42,10 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = tuple(
         (Kind.DISK_FULL, r"no space left on device|disk quota exceeded"),
         (
             Kind.COMMAND_MISSING,
-            r'exec: "[^"]*": (stat [^:]*: )?(no such file|executable file not found|permission denied)',
+            r'exec: "[^"]*": (stat [^:]*: )?(no such file|executable file not found|permission denied)'
+            # gVisor's words, of a container and of a command.
+            r"|(creating process|in sandbox): failed to load [^:]*: (no such file|permission denied)"
+            r"|error finding executable",
         ),
         (Kind.CONTAINER_MISSING, r"no such (container|exec)|no such exec instance"),
     )

@@ -203,15 +203,17 @@ class _Run:
             await self._on_output(stream, fits)
 
     async def _read_exactly(self, size: int, ended: _Ended) -> bytes | None:
-        data = b""
+        data, over = b"", False
         while len(data) < size:
             try:
                 async with asyncio.timeout(IDLE_S):
                     more = await self._read(size - len(data))
             except TimeoutError:
                 self._check_stdin()
-                if await ended(self.opened.id):
+                if over:
                     return None
+                # Once more: the engine knows of the end before its last output is here.
+                over = await ended(self.opened.id)
                 continue
             if not more:
                 return None
@@ -243,7 +245,7 @@ class _Run:
 
 def _refused(said: str) -> CannotRun:
     """The runtime's reason comes as output. (A command that prints the same deceives only its agent.)"""
-    if "chdir to cwd" in said:
+    if "chdir to cwd" in said or "initial working directory" in said:  # runc, gVisor
         return CannotRun("chdir: no such directory", errno.ENOENT)
     if classify(400, said) is Kind.COMMAND_MISSING:
         return CannotRun("exec: no such program", errno.ENOENT)

@@ -23,14 +23,27 @@ _GVISOR: Changes = {
     ),
 }
 
-UNFILTERED = LeftOut("gVisor runs without --oci-seccomp: its own kernel answers, the host's is not asked")
+UNFILTERED = LeftOut(
+    "no seccomp filter inside (--oci-seccomp, and not by docker exec): gVisor's own kernel answers"
+)
 _FILTERED_ONLY = (
     "seccomp mknod vsock kernel-crypto uevents user-namespace ptrace process-memory pidfd-getfd io-uring"
     " keyctl userfaultfd perf-event file-handles setns executor-signals"
 ).split()
 
+_OWN_KERNEL = LeftOut(
+    "root inside may, in gVisor's own kernel; the host's limits are around it (host-limits)"
+)
+_ROOT: Changes = {"mknod": _OWN_KERNEL, "proc-write": _OWN_KERNEL, "cgroup-write": _OWN_KERNEL}
+
 
 def changes(facts: Facts) -> Changes:
     if not facts.gvisor:
         return {}
-    return {**_GVISOR, **({} if facts.filtered else dict.fromkeys(_FILTERED_ONLY, UNFILTERED))}
+    # What enters by `docker exec` meets no filter, whatever gVisor's flags.
+    filtered = facts.filtered and facts.executor
+    return {
+        **_GVISOR,
+        **({} if filtered else dict.fromkeys(_FILTERED_ONLY, UNFILTERED)),
+        **(_ROOT if facts.root else {}),
+    }

@@ -2,7 +2,8 @@
 
 Agents: `travel` says nothing of a runtime; `plain` declines gVisor and is the control; `narrow` and `wide`
 have egress, `wide` is `open` and asks for gVisor; `full` has a workspace with a size; `deaf` asks for a
-gVisor whose sockets can't work, `loose` for one without beige's seccomp profile.
+gVisor whose sockets can't work, `loose` for one without beige's seccomp profile; `root` is root inside, and
+the image of `foreign` has no executor.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 
 from beige import auditlog
 from beige.config import load
-from beige.errors import BeigeError, Failed
+from beige.errors import BeigeError, Failed, NotFound
 from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, VerifyRequest, WriteRequest
 from beige.supervisor import environment
 from services.sandbox import cgroups, probes_gvisor
@@ -77,7 +78,20 @@ def engine(sandbox_image):
 
 
 @pytest.fixture(scope="module")
-def world(make_house, engine, sandbox_image, tools):
+def without_executor(engine, sandbox_image):
+    """The image, without /beige/init; on the test's own engine alone."""
+    removal = ("--user=0", "--network=none", "--entrypoint=rm", sandbox_image, "/beige/init")
+    made = engine.docker("create", *removal).stdout.strip()
+    engine.docker("start", "--attach", made)
+    engine.docker(
+        "commit", "--change=USER 64000", "--change=ENTRYPOINT []", made, "beige-test-foreign:gvisor"
+    )
+    engine.docker("rm", made)
+    return "beige-test-foreign:gvisor"
+
+
+@pytest.fixture(scope="module")
+def world(make_house, engine, sandbox_image, without_executor, tools):
     with make_house({}, DOCKER_HOST=engine.host) as house, Internet(house.home) as internet:
         site = internet.site("web.example", page)
         way = {"egress": {"allow": [site.place]}}
@@ -89,6 +103,8 @@ def world(make_house, engine, sandbox_image, tools):
             "full": tools.agent(sandbox_image, workspaceSize="16m"),
             "deaf": tools.agent(sandbox_image, runtime="runsc-deaf"),
             "loose": tools.agent(sandbox_image, runtime="runsc-loose"),
+            "root": tools.agent(sandbox_image, profile="open", runtime="runsc", root=True),
+            "foreign": tools.agent(without_executor),
         }
         for name in ("sandbox", "policy"):
             house.stop(name)
@@ -201,13 +217,14 @@ def test_a_process_inside_is_not_taken_for_the_executor(world, tools):
     assert "is not the executor" in world.house.log("sandbox")
 
 
-def test_the_executor_can_not_be_stopped_or_ended_from_inside(world, tools):
+@pytest.mark.parametrize("agent", ["travel", "root"])
+def test_the_executor_can_not_be_stopped_or_ended_from_inside(world, agent, tools):
     async def test(bus):
-        await tools.out(bus, "true")
-        was = world.inspect("travel", "{{.Id}}")
-        assert await tools.out(bus, "kill -STOP 1; kill -9 1; echo alive") == "alive\n"
-        assert await tools.out(bus, "sleep 100 & kill $!; wait; echo others can") == "others can\n"
-        assert world.inspect("travel", "{{.Id}}") == was
+        await tools.out(bus, "true", agent)
+        was = world.inspect(agent, "{{.Id}}")
+        assert await tools.out(bus, "kill -STOP 1; kill -9 1; echo alive", agent) == "alive\n"
+        assert await tools.out(bus, "sleep 100 & kill $!; wait; echo others can", agent) == "others can\n"
+        assert world.inspect(agent, "{{.Id}}") == was
 
     world.house.operate(test)
 
@@ -265,6 +282,27 @@ def test_open_in_gvisor_has_a_root_layer_of_its_own(world, tools):
     assert world.inspect("wide", "{{.HostConfig.Runtime}} {{.HostConfig.ReadonlyRootfs}}") == "runsc false"
 
 
+def test_root_inside_changes_files_of_its_container_alone(world, tools):
+    async def test(bus):
+        script = "id -u; echo x > /usr/bin/new && chown 64000 /usr/bin/new && stat -c %u /usr/bin/new"
+        assert await tools.out(bus, script, "root") == "0\n64000\n"
+        assert (await tools.bash(bus, "ls /usr/bin/new", "wide")).exit_code == 2
+
+    world.house.operate(test)
+
+
+def test_an_image_without_the_executor_works_by_docker_exec(world, tools):
+    async def test(bus):
+        seen = await tools.bash(bus, "cat; cat /proc/version", "foreign", stdin=b"given\n")
+        assert seen.stdout == b"given\n" + KERNEL.encode()
+        assert (await tools.bash(bus, "sleep 8821 & sleep 8822", "foreign", timeout_s=3)).exit_code == 124
+        assert (await tools.bash(bus, "pgrep -f '^sleep 882'", "foreign")).exit_code == 1
+        with pytest.raises(NotFound, match="no such program"):
+            await bus.call("sandbox.exec", ExecRequest(argv=["nope"]), agent="foreign", ttl_s=60)
+
+    world.house.operate(test)
+
+
 def test_a_workspace_with_a_size_stops_the_agent_that_fills_it(world, tools):
     async def test(bus):
         filled = await tools.bash(bus, "head -c 64m /dev/zero > big", "full")
@@ -309,24 +347,50 @@ def test_a_gvisor_without_sockets_is_refused_with_what_it_lacks(world, tools):
 
 # --- what verify and doctor say ---------------------------------------------------------------------------
 
+ALWAYS = {"executor-private", "cgroup-memory", "cgroup-pids", "cgroup-cpu"}
 LEFT_OUT = {
-    *("executor-private", "cgroup-memory", "cgroup-pids", "cgroup-cpu"),
-    *("abuse-forks", "abuse-memory"),  # test_a_limit_ends_the_container_and_the_next_call_has_another
+    # test_a_limit_ends_the_container_and_the_next_call_has_another
+    "travel": {"abuse-forks", "abuse-memory"},
+    "root": {
+        *("privilege-tools", "tmp-noexec", "home-size", "set-id-files", "engine-files"),  # of the profile
+        *("mknod", "proc-write", "cgroup-write"),
+    },
+    "foreign": {
+        *("environment", "first-process-inside", "executor-closed", "executor-signals", "victims"),
+        *(
+            "seccomp",
+            "mknod",
+            "vsock",
+            "kernel-crypto",
+            "uevents",
+            "user-namespace",
+            "ptrace",
+            "process-memory",
+        ),
+        *("pidfd-getfd", "io-uring", "keyctl", "userfaultfd", "perf-event", "file-handles", "setns"),
+    },
 }
+FAILED = {"travel": [], "root": ["package-managers"], "foreign": []}
+"""`root` has the sealed image, where the profile open expects some."""
 
 
 def test_every_probe_passes_that_says_something_in_gvisor(world):
-    seen = {}
-
-    async def test(bus):
-        async with bus.open("sandbox.verify", VerifyRequest(True), agent="travel", ttl_s=150) as stream:
+    async def verified(bus, agent):
+        seen = {}
+        body = VerifyRequest(agent == "travel")
+        async with bus.open("sandbox.verify", body, agent=agent, ttl_s=200) as stream:
             async for result in stream:
                 seen[result.id] = result
             report = await stream.result()
-        assert (report.failed, set(report.skipped)) == ([], LEFT_OUT), [
-            (name, seen[name].expected, seen[name].seen) for name in report.failed
+        assert (report.failed, set(report.skipped)) == (FAILED[agent], ALWAYS | LEFT_OUT[agent]), [
+            (agent, name, seen[name].expected, seen[name].seen) for name in report.failed
         ]
         assert report.runtime == "runsc"
+
+    async def test(bus):
+        async with asyncio.TaskGroup() as group:
+            for agent in LEFT_OUT:
+                group.create_task(verified(bus, agent))
 
     world.house.operate(test)
 

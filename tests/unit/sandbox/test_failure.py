@@ -1,4 +1,5 @@
-"""What Docker says and what we make of it. The texts were captured from an engine (20.10.24)."""
+"""What Docker says and what we make of it. The texts were captured from an engine (20.10.24),
+with runc and gVisor."""
 
 from __future__ import annotations
 
@@ -30,9 +31,27 @@ CASES = [
         Kind.COMMAND_MISSING,
     ),
     (
+        500,
+        "OCI runtime start failed: starting container: starting root container: starting sandbox: "
+        "creating process: failed to load /beige/init: no such file or directory: unknown",
+        Kind.COMMAND_MISSING,
+    ),
+    (
         400,
         "OCI runtime exec failed: exec failed: unable to start container process: "
         'exec: "nope": executable file not found in $PATH: unknown',
+        Kind.COMMAND_MISSING,
+    ),
+    (
+        400,
+        'OCI runtime exec failed: executing processes for container: executing command "nope" in sandbox: '
+        'error finding executable "nope" in PATH [/tools/bin /usr/bin]: no such file or directory: unknown',
+        Kind.COMMAND_MISSING,
+    ),
+    (
+        400,
+        'OCI runtime exec failed: executing processes for container: executing command "/etc/passwd" in '
+        "sandbox: failed to load /etc/passwd: permission denied: unknown",
         Kind.COMMAND_MISSING,
     ),
     (
