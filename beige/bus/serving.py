@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,7 +37,8 @@ class HopReply:
 
 Handler = Callable[["Request", Any], Awaitable[Any]]
 HopHandler = Callable[["Request"], Awaitable[HopReply] | HopReply]
-"""A plain function where nothing is waited for: it is answered without the cost of a task."""
+"""What answers at once, without anything to wait for, is answered without the cost of a task."""
+Answering = Callable[["Request"], Awaitable[tuple[Header, bytes]]]
 
 
 class Request:
@@ -115,25 +116,48 @@ class Server:
             raise ValueError(f"methods not in beige.messages.METHODS: {sorted(unknown)}")
         self._bus, self.service, self.capacity = bus, service, capacity
         self._handlers, self._hops, self._keys = handlers, hops, seal_keys
-        self._prompt_hops = {hop for hop, handler in hops.items() if not inspect.iscoroutinefunction(handler)}
         self._decoders = {m: msgspec.msgpack.Decoder(messages.METHODS[m].request) for m in handlers}
         self._running: dict[int, tuple[asyncio.Task[None], Request]] = {}
         self._executed: OrderedDict[str, None] = OrderedDict()
 
     def start(self, header: Header, body: bytes) -> None:
         request = Request(self._bus, header, body)
-        if header.hop in self._prompt_hops:
-            self._answer(request, self._decide(request))
+        hop = self._hops.get(header.hop)
+        if hop is None:
+            self._begin(request, self._handle)
+        else:
+            self._at_hop(request, hop)
+
+    def _at_hop(self, request: Request, hop: HopHandler) -> None:
+        try:
+            reply = hop(request)
+        except Exception as error:
+            self._answer(request, self._failure(request, error))
             return
+        if isinstance(reply, HopReply):
+            self._answer(request, _hop_reply(reply))
+        else:
+            self._begin(request, partial(_awaited, reply))
+
+    def _begin(self, request: Request, answer: Answering) -> None:
+        header = request.header
         task = asyncio.get_running_loop().create_task(
-            self._serve(request), name=f"{header.service}.{header.method} {header.call}"
+            self._serve(request, answer), name=f"{header.service}.{header.method} {header.call}"
         )
         self._running[header.id] = (task, request)
 
     def cancel(self, call_id: int) -> None:
         found = self._running.get(call_id)
         if found:
-            found[0].cancel()
+            task, request = found
+            task.cancel()
+            # One that had not begun yet never gets to its own clean-up.
+            task.add_done_callback(lambda _: self._forget(request))
+
+    def _forget(self, request: Request) -> None:
+        found = self._running.get(request.header.id)
+        if found is not None and found[1] is request:
+            del self._running[request.header.id]
 
     def cancel_all(self) -> None:
         for task, request in self._running.values():
@@ -170,24 +194,16 @@ class Server:
         if late:
             await asyncio.wait(late, timeout=limit_s)
 
-    def _decide(self, request: Request) -> tuple[Header, bytes]:
-        try:
-            return _hop_reply(self._hops[request.hop](request))  # type: ignore[arg-type]
-        except Exception as error:
-            return self._failure(request, error)
-
-    async def _serve(self, request: Request) -> None:
+    async def _serve(self, request: Request, answering: Answering) -> None:
         started = time.perf_counter()
         try:
-            answer = await self._handle(request)
+            answer = await answering(request)
         except asyncio.CancelledError:
             answer = _error("cancelled", "cancelled", maybe=True)
         except Exception as error:
             answer = self._failure(request, error)
         finally:
-            found = self._running.get(request.header.id)
-            if found is not None and found[1] is request:
-                del self._running[request.header.id]
+            self._forget(request)
         if request.moved:
             return  # unanswered: when this session ends, the broker gives it to another process
         if request.hop in (wire.DIRECT, wire.EXECUTE):
@@ -214,8 +230,6 @@ class Server:
         self._bus.post(reply, body, session=True)
 
     async def _handle(self, request: Request) -> tuple[Header, bytes]:
-        if request.hop in self._hops:
-            return _hop_reply(await self._hops[request.hop](request))  # type: ignore[misc]
         method = f"{request.service}.{request.method}"
         handler = self._handlers.get(method)
         if handler is None or request.hop not in (wire.DIRECT, wire.EXECUTE):
@@ -245,6 +259,10 @@ class Server:
         self._executed[request.call_name] = None
         if len(self._executed) > REMEMBERED_CALLS:
             self._executed.popitem(last=False)
+
+
+async def _awaited(reply: Awaitable[HopReply], _: Request) -> tuple[Header, bytes]:
+    return _hop_reply(await reply)
 
 
 def _hop_reply(reply: HopReply) -> tuple[Header, bytes]:

@@ -44,7 +44,7 @@ class Session:
         self.seen = time.monotonic()
         self.closed = False
         self._outbox: deque[tuple[bytes, bytes]] = deque()
-        self._scheduled = False
+        self._scheduled = self._receiving = False
         self._socket = self._open(context, user, secret)
         self._monitor = self._socket.get_monitor_socket(
             zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -100,15 +100,25 @@ class Session:
 
     def _recheck(self) -> None:
         """The FD is edge-triggered: a send may consume the edge of a message that arrived."""
-        if not self._scheduled and frames.has_input(self._socket):
+        if not (self._receiving or self._scheduled) and frames.has_input(self._socket):
             self._scheduled = True
             self._loop.call_soon(self._receive)
 
     def _receive(self) -> None:
-        self._scheduled = False
+        self._scheduled, self._receiving = False, True
+        try:
+            drained = self._drain()
+        finally:
+            self._receiving = False
+        if not (drained or self.closed):
+            self._scheduled = True
+            self._loop.call_soon(self._receive)
+
+    def _drain(self) -> bool:
+        """Take what is there; False if there may be more than one turn's share."""
         for _ in range(DRAIN_PER_TURN):
             if self.closed or not frames.has_input(self._socket):
-                return
+                return True
             message = frames.recv_two(self._socket)
             if message is None:
                 continue
@@ -118,9 +128,7 @@ class Session:
             except wire.DECODE_ERRORS:
                 continue
             self._on_message(header, message[1])
-        if not self.closed:
-            self._scheduled = True
-            self._loop.call_soon(self._receive)
+        return False
 
     def _watch(self) -> None:
         while not self.closed:

@@ -1,7 +1,8 @@
 """Touches `logs/audit.jsonl`: appends whole lines, never loses one it acknowledged, never deletes.
 
-Group commit: lines appended in one turn of the loop leave in one write(); with sync "disk" that
-group is also on disk (fdatasync, in a thread) before any of it is acknowledged.
+With sync "written" a line is in the kernel's hands when `append` returns. With "disk" there is group
+commit: lines appended in one turn of the loop leave in one write(), and are on disk (fdatasync, in a
+thread) before any of them is acknowledged.
 """
 
 from __future__ import annotations
@@ -54,12 +55,18 @@ class Journal:
 
     # --- for the service -----------------------------------------------------------------------
 
-    def append(self, line: bytes) -> asyncio.Future[None]:
-        """Queue one line (with its newline). The future is done when the line is kept as `sync`
-        says, and fails with the OSError that prevented it; then the file holds nothing of it.
+    def append(self, line: bytes) -> asyncio.Future[None] | None:
+        """Keep one line (with its newline). None: it is written, and `sync` asks for no more. Otherwise the
+        future is done when it is on disk; cancelling it doesn't take the line back.
 
-        Cancelling the future doesn't take the line back.
+        OSError, raised here or by the future, is what prevented it; then the file holds nothing of it.
         """
+        if self._sync == "written":
+            # To the page cache, a copy in memory; it waits only when the disk can't keep up, and then the
+            # corridor has to wait as well.
+            self._write(line)
+            self._dirty = True
+            return None
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._lines.append(line)
@@ -99,19 +106,8 @@ class Journal:
         self._scheduled = False
         lines, self._lines = self._lines, []
         waiting, self._waiting = self._waiting, []
-        data = b"".join(lines)
-        if self._sync == "disk":
-            self._flushing = asyncio.create_task(self._flush_to_disk(data, waiting), name="journal-flush")
-            return
-        # A write to the page cache is a copy in memory; it waits only when the disk can't keep up,
-        # and then the corridor has to wait as well.
-        error: OSError | None = None
-        try:
-            self._write(data)
-            self._dirty = True
-        except OSError as problem:
-            error = problem
-        _settle(waiting, error)
+        flush = self._flush_to_disk(b"".join(lines), waiting)
+        self._flushing = asyncio.create_task(flush, name="journal-flush")
 
     async def _flush_to_disk(self, data: bytes, waiting: list[asyncio.Future[None]]) -> None:
         loop = asyncio.get_running_loop()

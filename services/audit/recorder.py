@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from beige.auditlog import Record, encode_line, timestamp
+from beige.bus import HopReply
 from beige.errors import Denied, Unavailable
 from beige.seals import Verdict, read_verdict, request_digest, sign_receipt
 from beige.wire import Header
@@ -25,8 +27,12 @@ BROKER_GONE = "peer_lost: the broker restarted; may have been executed"
 
 
 class Appender(Protocol):
-    def append(self, line: bytes) -> asyncio.Future[None]:
-        """Done when the line is kept; fails with OSError when it is not."""
+    def append(self, line: bytes) -> asyncio.Future[None] | None:
+        """None: the line is kept. A future: it will be when that is done. OSError of either: it is not."""
+
+
+Answer = HopReply | Awaitable[HopReply]
+"""Awaitable only where the record has to reach the disk first: nothing else costs the corridor a task."""
 
 
 class Recorder:
@@ -51,8 +57,8 @@ class Recorder:
         """Finished records the disk refused; written as soon as it takes them."""
         self._failing = False
 
-    async def started(self, header: Header, body: bytes) -> bytes:
-        """Record a call before it is executed, or its denial. The receipt; empty for a denial.
+    def started(self, header: Header, body: bytes) -> Answer:
+        """Record a call before it is executed, or its denial. The answer holds the receipt; none for a denial.
 
         Denied if the verdict is not policy's: stops a broker in hostile hands from having something
         executed that was not decided (`test_a_forged_verdict_is_not_recorded_as_allowed`).
@@ -66,29 +72,33 @@ class Recorder:
             raise
         if new:
             self._open(header, body, digest, verdict)
-        await self._kept(header.call, "started" if verdict.allowed else "finished")
         if not verdict.allowed:
-            return b""
-        return sign_receipt(self._receipt_key, digest, header.verdict)
+            return self._once_kept(header.call, "finished", HopReply())
+        receipt = sign_receipt(self._receipt_key, digest, header.verdict)
+        return self._once_kept(header.call, "started", HopReply(receipt=receipt))
 
-    async def finished(self, header: Header) -> None:
+    def finished(self, header: Header) -> Answer:
         """Record how a call ended. Known calls once; unknown ones as completely as the header allows."""
         if not self._ledger.is_closed(header.call):
             opening = self._ledger.open.get(header.call)
             record = self._owed.get(header.call) or self._closing(header, opening)
             self._close(record, opening)
-        await self._kept(header.call, "finished")
+        return self._once_kept(header.call, "finished", HopReply())
 
     def close_other_epochs(self, epoch: int) -> None:
         """Close what a broker that is gone left open."""
         for record in self._ledger.of_other_epochs(epoch):
-            if record.id not in self._owed:
+            if record.id in self._owed:
+                continue
+            with suppress(Unavailable):
                 self._close(entry.abandoned(record, self._clock(), BROKER_GONE), self._ledger.open[record.id])
 
     def retry(self) -> None:
         """Try to write what is owed. Called every second."""
         for record in list(self._owed.values())[:RETRIES_PER_TICK]:
-            if (record.id, "finished") not in self._writing:
+            if (record.id, "finished") in self._writing:
+                continue
+            with suppress(Unavailable):
                 self._close(record, self._ledger.open.get(record.id))
 
     # --- records -------------------------------------------------------------------------------
@@ -115,13 +125,22 @@ class Recorder:
     # --- writing -------------------------------------------------------------------------------
 
     def _write(self, record: Record, opening: OpenCall | None) -> None:
-        future = self._journal.append(encode_line(record))
+        try:
+            future = self._journal.append(encode_line(record))
+        except OSError as error:
+            self._written(record, opening, error)
+            raise _unwritable(error) from None
+        if future is None:
+            self._written(record, opening, None)
+            return
         self._writing[record.id, record.phase] = future
-        future.add_done_callback(partial(self._written, record, opening))
+        future.add_done_callback(partial(self._synced, record, opening))
 
-    def _written(self, record: Record, opening: OpenCall | None, future: asyncio.Future[None]) -> None:
+    def _synced(self, record: Record, opening: OpenCall | None, future: asyncio.Future[None]) -> None:
         self._writing.pop((record.id, record.phase), None)
-        error = future.exception()
+        self._written(record, opening, future.exception())
+
+    def _written(self, record: Record, opening: OpenCall | None, error: BaseException | None) -> None:
         if error is None:
             if record.phase == "finished":
                 self._owed.pop(record.id, None)
@@ -141,14 +160,9 @@ class Recorder:
         else:
             self._log.error("too many records wait for the disk; the end of %s is lost", record.id)
 
-    async def _kept(self, call: str, phase: str) -> None:
+    def _once_kept(self, call: str, phase: str, reply: HopReply) -> Answer:
         future = self._writing.get((call, phase))
-        if future is None:
-            return
-        try:
-            await asyncio.shield(future)
-        except OSError as error:
-            raise Unavailable(f"the audit log can't be written: {error.strerror or error}") from None
+        return reply if future is None else _after(future, reply)
 
     def _report(self, error: BaseException | None) -> None:
         if error and not self._failing:
@@ -156,3 +170,15 @@ class Recorder:
         elif self._failing and not error:
             self._log.warning("the audit log can be written again")
         self._failing = error is not None
+
+
+async def _after(future: asyncio.Future[None], reply: HopReply) -> HopReply:
+    try:
+        await asyncio.shield(future)
+    except OSError as error:
+        raise _unwritable(error) from None
+    return reply
+
+
+def _unwritable(error: OSError) -> Unavailable:
+    return Unavailable(f"the audit log can't be written: {error.strerror or error}")

@@ -7,7 +7,7 @@ import logging
 import time
 
 from beige import auditlog, wire
-from beige.bus import Bus, HopReply, Request
+from beige.bus import Bus
 from beige.bus.serving import HopHandler
 from beige.config import load
 from beige.keys import read_seal_key
@@ -46,14 +46,10 @@ async def main(context: Context) -> None:
 
 
 def _serve(bus: Bus, recorder: Recorder, desk: Desk) -> None:
-    async def started(request: Request) -> HopReply:
-        return HopReply(receipt=await recorder.started(request.header, request.body))
-
-    async def finished(request: Request) -> HopReply:
-        await recorder.finished(request.header)
-        return HopReply()
-
-    hops: dict[int, HopHandler] = {wire.STARTED: started, wire.FINISHED: finished}
+    hops: dict[int, HopHandler] = {
+        wire.STARTED: lambda request: recorder.started(request.header, request.body),
+        wire.FINISHED: lambda request: recorder.finished(request.header),
+    }
     bus.serve("audit", {"audit.query": desk.query}, capacity=CAPACITY, hops=hops)
     bus.on_session = recorder.close_other_epochs
 

@@ -27,7 +27,10 @@ async def main():
         while True:
             fill = b"x" * (n * 37 % 3000)
             line = b'{"life":%s,"worker":%d,"n":%d,"fill":"%s"}\\n' % (life.encode(), worker, n, fill)
-            await journal.append(line)
+            if (kept := journal.append(line)) is not None:
+                await kept
+            else:
+                await asyncio.sleep(0)
             os.write(1, line)
             n += 1
     await asyncio.gather(*(one(w) for w in range(16)))
