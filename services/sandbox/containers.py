@@ -10,8 +10,8 @@ import asyncio
 import errno
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
@@ -98,8 +98,8 @@ class Sandbox:
 
     # --- for callers -----------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
+    @contextmanager
+    def place(self) -> Iterator[None]:
         """Bounds what one agent may have running. Overloaded if it has too much."""
         if self._running >= MAX_RUNNING:
             raise Overloaded(f"agent {self.agent!r} has {MAX_RUNNING} calls running in its sandbox")
@@ -123,8 +123,9 @@ class Sandbox:
         """`Channel.run`, with everything that can go wrong as a BeigeError."""
         channel = await self.channel()
         try:
-            with self._translated():
-                return await channel.run(command, on_output)
+            return await channel.run(command, on_output)
+        except EngineError as error:
+            raise self._translate(error) from error
         except CannotRun as error:
             raise _cannot_run(error, command) from error
         except ChannelLost as error:
@@ -136,7 +137,10 @@ class Sandbox:
         try:
             yield
         except EngineError as error:
-            raise failure.to_beige(error, self.agent, self.config.sandbox.image) from error
+            raise self._translate(error) from error
+
+    def _translate(self, error: EngineError) -> BeigeError:
+        return failure.to_beige(error, self.agent, self.config.sandbox.image)
 
     async def newly_out_of_memory(self) -> bool:
         """Did the kernel kill something in the container for its memory limit since last asked?"""

@@ -42,37 +42,43 @@ STDIN_CHUNK = 64 * 1024
 class _Job:
     """One command: what arrived for it and was not taken yet, and what it may still send."""
 
-    def __init__(self, number: int, limit_bytes: int) -> None:
+    def __init__(self, number: int, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
         self.number = number
         self.left = {"stdout": limit_bytes, "stderr": limit_bytes}
         self.tails: set[str] = set()
         self.credit = WINDOW
         self.stdin_credit = frames.STDIN_WINDOW
         self.stdin_granted = asyncio.Event()
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Future[None] = loop.create_future()
         self.abandoned = False
+        self._loop = loop
         self._arrived: deque[Event] = deque()
         self._error: BaseException | None = None
-        self._changed = asyncio.Event()
+        self._taker: asyncio.Future[None] | None = None
 
     def put(self, event: Event) -> None:
         if not self.abandoned:
             self._arrived.append(event)
         if isinstance(event, Exited | JobError):
             self._end()
-        self._changed.set()
+        self._wake()
 
     def fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        self._changed.set()
+        self._wake()
 
     def lose(self, reason: str, hung_up: bool) -> None:
         self.fail(ChannelLost(reason, hung_up=hung_up))
         self._end()
 
     def _end(self) -> None:
-        self.ended.set()
+        if not self.ended.done():
+            self.ended.set_result(None)
         self.stdin_granted.set()
+
+    def _wake(self) -> None:
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
 
     def grant_stdin(self, count: int) -> None:
         self.stdin_credit += count
@@ -80,19 +86,15 @@ class _Job:
             raise Violation("more stdin credit than its window")
         self.stdin_granted.set()
 
-    async def next(self, deadline: float) -> Event:
-        """The next event; raises the job's error, or ChannelLost at `deadline`."""
+    async def next(self) -> Event:
+        """The next event; raises the job's error."""
         while True:
             if self._error is not None:
                 raise self._error
             if self._arrived:
                 return self._arrived.popleft()
-            self._changed.clear()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._changed.wait()
-            except TimeoutError:
-                raise ChannelLost("the executor did not end the command at its deadline") from None
+            self._taker = self._loop.create_future()
+            await self._taker
 
     def check_output(self, event: Output) -> None:
         """Violation if the container sends more than it was allowed to."""
@@ -151,6 +153,7 @@ class ExecutorChannel(asyncio.Protocol):
     async def run(self, command: Command, on_output: OnOutput | None = None) -> Exit:
         job = self._start(command)
         feeder = self._feed(job, command.stdin)
+        overdue = self._loop.call_later(command.timeout_s + self._grace_s, self._overdue, job)
         try:
             return await self._collect(job, command, on_output)
         except BaseException:
@@ -158,6 +161,7 @@ class ExecutorChannel(asyncio.Protocol):
             await self._stop(job)
             raise
         finally:
+            overdue.cancel()
             if feeder is not None:
                 feeder.cancel()
                 with suppress(asyncio.CancelledError, Exception):
@@ -168,17 +172,16 @@ class ExecutorChannel(asyncio.Protocol):
         if not self.alive:
             raise ChannelLost(self.why_lost or "the executor is not connected")
         self._last_job = self._last_job % 0xFFFFFFFF + 1
-        job = _Job(self._last_job, command.limit_bytes)
+        job = _Job(self._last_job, command.limit_bytes, self._loop)
         self._jobs[job.number] = job
         self._write(frames.frame(frames.RUN, job.number, payload))
         return job
 
     async def _collect(self, job: _Job, command: Command, on_output: OnOutput | None) -> Exit:
         kept = {name: Captured(command.limit_bytes, command.keep) for name in ("stdout", "stderr")}
-        deadline = self._loop.time() + command.timeout_s + self._grace_s
         taken = 0
         while True:
-            event = await self._next(job, deadline)
+            event = await job.next()
             match event:
                 case Output(tail=True):
                     kept[event.stream].tail = event.data
@@ -191,14 +194,6 @@ class ExecutorChannel(asyncio.Protocol):
                     return _exit(event, kept["stdout"], kept["stderr"])
                 case JobError():
                     raise CannotRun(event.text, event.errno)
-
-    async def _next(self, job: _Job, deadline: float) -> Event:
-        try:
-            return await job.next(deadline)
-        except ChannelLost as error:
-            if not self.lost.is_set():
-                self._break(str(error))
-            raise
 
     def _refill(self, job: _Job, taken: int) -> int:
         """Grants credit in halves of the window, so that the peer's smallest frames do not cost us
@@ -224,14 +219,14 @@ class ExecutorChannel(asyncio.Protocol):
         else:
             async for chunk in stdin:
                 await self._send_chunk(job, chunk)
-        if not job.ended.is_set():
+        if not job.ended.done():
             self._write(frames.frame(frames.STDIN, job.number))
 
     async def _send_chunk(self, job: _Job, chunk: bytes) -> None:
         view = memoryview(chunk)
-        while view and not job.ended.is_set():
+        while view and not job.ended.done():
             await self._writable.wait()
-            while job.stdin_credit == 0 and not job.ended.is_set():
+            while job.stdin_credit == 0 and not job.ended.done():
                 job.stdin_granted.clear()
                 await job.stdin_granted.wait()
             size = min(len(view), job.stdin_credit, STDIN_CHUNK)
@@ -243,18 +238,20 @@ class ExecutorChannel(asyncio.Protocol):
 
     async def _stop(self, job: _Job) -> None:
         """Kill the command's tree; wait briefly for the proof that it is gone."""
-        if job.ended.is_set():
+        if job.ended.done():
             return
         job.abandoned = True
         self._write(frames.frame(frames.KILL, job.number))
         self._loop.call_later(self._stuck_s, self._give_up, job)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._kill_wait_s):
-                await job.ended.wait()
+        await asyncio.wait([job.ended], timeout=self._kill_wait_s)
 
     def _give_up(self, job: _Job) -> None:
-        if not job.ended.is_set():
+        if not job.ended.done():
             self._break("the executor did not kill a command")
+
+    def _overdue(self, job: _Job) -> None:
+        if not job.ended.done():
+            self._break("the executor did not end the command at its deadline")
 
     def _break(self, reason: str) -> None:
         self._end(reason)

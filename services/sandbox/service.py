@@ -134,12 +134,12 @@ class Service:
 
     async def _exec(self, request: Request, body: ExecRequest) -> ExecResult:
         sandbox = self._sandbox(request)
-        async with sandbox.place():
+        with sandbox.place():
             return await execute(sandbox, request, body)
 
     def _file(self, tool: str) -> Callable[[Request, Any], Awaitable[Any]]:
         async def handle(request: Request, body: Any) -> Any:
-            async with self._sandbox(request).place():
+            with self._sandbox(request).place():
                 return await getattr(self._files[request.agent], tool)(request, body)
 
         return handle
@@ -183,7 +183,7 @@ class Service:
     async def _verify(self, request: Request, body: VerifyRequest) -> VerifyResult:
         sandbox = self._sandbox(request)
         verification = Verification(sandbox, self._home, sandbox.config.sandbox)
-        async with sandbox.place():
+        with sandbox.place():
             async for result in verification.run(body):
                 await request.send(result)
         report = verification.report()
