@@ -39,6 +39,7 @@ struct job {
     bool timed_out, killed;
     bool discard;  /* output without credit is dropped instead of waiting */
     bool released; /* we have killed the supervisor ourselves */
+    bool told;     /* the host knows the end; the slot is kept until the supervisor is reaped */
     int polled[POLLS_PER_JOB];
 };
 
@@ -52,10 +53,11 @@ static bool purge_orphans;
     for (struct job *j = jobs; j < jobs + MAX_JOBS; j++)                                               \
         if (j->used)
 
+/* For the host a job whose end it was told exists no more. */
 static struct job *find_job(uint32_t id)
 {
     FOR_EACH_JOB(j)
-        if (j->id == id)
+        if (j->id == id && !j->told)
             return j;
     return NULL;
 }
@@ -447,7 +449,7 @@ static const char *step_name(int32_t kind)
     }
 }
 
-static void finish(struct job *j)
+static void tell_end(struct job *j)
 {
     if (j->error_kind)
         send_error(j->id, j->error, step_name(j->error_kind));
@@ -457,7 +459,25 @@ static void finish(struct job *j)
     close_input(&j->in);
     stream_free(&j->out);
     stream_free(&j->err);
-    j->used = false;
+    j->told = true;
+}
+
+static bool few_end(void)
+{
+    size_t ending = 0;
+
+    FOR_EACH_JOB(j)
+        ending += j->told;
+    return ending < MAX_JOBS / 4;
+}
+
+/* Nothing of the command is left, or what is left may stay (background processes). The supervisor's own end
+ * is not waited for, unless so many are ending that they might take the places of new commands. */
+static bool may_tell(const struct job *j)
+{
+    bool over = !j->supervisor || (j->released && !j->killed && !j->timed_out && few_end());
+
+    return over && j->out.fd < 0 && j->err.fd < 0 && conn_room() >= ANSWER_ROOM;
 }
 
 static void advance(struct job *j, int64_t now_ms)
@@ -472,8 +492,10 @@ static void advance(struct job *j, int64_t now_ms)
         stream_drain(&j->out);
         stream_drain(&j->err);
     }
-    if (!j->supervisor && j->out.fd < 0 && j->err.fd < 0 && conn_room() >= ANSWER_ROOM)
-        finish(j);
+    if (!j->told && may_tell(j))
+        tell_end(j);
+    if (j->told && !j->supervisor)
+        j->used = false;
 }
 
 void jobs_advance(int64_t now_ms)
