@@ -12,16 +12,23 @@ cc=${CC:-gcc}
 flags=${CFLAGS:--O2 -static -s -fstack-protector-strong -D_FORTIFY_SOURCE=2}
 
 mkdir -p "$out"
-if ! [ -x "$out/init" ] || ! [ -x "$out/tool-client" ] || ! [ -x "$out/relay" ]; then
+programs="tool-client relay file"
+missing=
+for program in init $programs; do
+    [ -x "$out/$program" ] || missing=yes
+done
+if [ -n "$missing" ]; then
     if ! command -v "$cc" >/dev/null; then
         [ -n "${BEIGE_IN_BUILDER:-}" ] || { echo "native.sh: no compiler ($cc)" >&2; exit 1; }
         apt-get update -q && apt-get install -q -y --no-install-recommends gcc libc6-dev
     fi
     # shellcheck disable=SC2086
     "$cc" -std=gnu11 -Wall -Wextra -Werror $flags -o "$out/init" "$here"/init/*.c
-    # shellcheck disable=SC2086
-    "$cc" -std=gnu11 -Wall -Wextra -Werror $flags -o "$out/tool-client" "$here/tool-client.c"
-    # shellcheck disable=SC2086
-    "$cc" -std=gnu11 -Wall -Wextra -Werror $flags -o "$out/relay" "$here/relay.c"
+    for program in $programs; do
+        # shellcheck disable=SC2086
+        "$cc" -std=gnu11 -Wall -Wextra -Werror $flags -o "$out/$program" "$here/$program.c"
+    done
 fi
-chmod 755 "$out/init" "$out/tool-client" "$out/relay"
+for program in init $programs; do
+    chmod 755 "$out/$program"
+done

@@ -58,7 +58,7 @@ class Recorder:
         self._failing = False
 
     def started(self, header: Header, body: bytes) -> Answer:
-        """Record a call before it is executed, or its denial. The answer holds the receipt; none for a denial.
+        """Record a call before it is executed, or its denial. The answer holds the receipt, if there is one.
 
         Denied if the verdict is not policy's: stops a broker in hostile hands from having something
         executed that was not decided (`test_a_forged_verdict_is_not_recorded_as_allowed`).

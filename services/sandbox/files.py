@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from beige import wire
-from beige.errors import BeigeError, Failed, Malformed, TooLarge
+from beige.errors import BeigeError, Failed, Malformed, NotFound, TooLarge
 from beige.messages.base import INLINE_LIMIT
 from beige.messages.sandbox import (
     PatchRequest,
@@ -26,7 +26,7 @@ from beige.messages.sandbox import (
 )
 from beige.wire import Outcome
 from services.sandbox import scripts
-from services.sandbox.channel import Command, Exit, OnOutput
+from services.sandbox.channel import Channel, Command, Exit, OnOutput
 from services.sandbox.containers import Sandbox
 from services.sandbox.content import (
     MAX_IMAGE,
@@ -71,6 +71,8 @@ class Files:
         self._patching = asyncio.Lock()
         """One patch at a time: it holds the whole file in memory."""
         self._cleaning: set[asyncio.Task[None]] = set()
+        self._asked: Channel | None = None
+        self._native = False
 
     async def close(self) -> None:
         for task in tuple(self._cleaning):
@@ -170,11 +172,12 @@ class Files:
         return WriteResult(size, created)
 
     async def _write(
-        self, path: str, stdin: bytes | AsyncIterator[bytes], size: int, now_sha256: str = ""
+        self, path: str, stdin: bytes | AsyncIterator[bytes], size: int, *now_sha256: str
     ) -> bool:
         temporary = f".beige-write-{secrets.token_hex(8)}"
+        step = scripts.REPLACE if now_sha256 else scripts.WRITE
         try:
-            ended = await self._script(path, scripts.WRITE, temporary, str(size), now_sha256, stdin=stdin)
+            ended = await self._script(path, step, temporary, str(size), *now_sha256, stdin=stdin)
         except BaseException:
             # It was killed, or lost, so it could not clean up.
             task = asyncio.create_task(self._clean(path, temporary), name=f"clean-{temporary}")
@@ -212,16 +215,16 @@ class Files:
     async def _script(
         self,
         path: str,
-        script: str,
+        step: scripts.Step,
         *arguments: str,
         stdin: bytes | AsyncIterator[bytes] | None = None,
         limit_bytes: int = 4096,
         keep: bool = True,
         on_output: OnOutput | None = None,
     ) -> Exit:
-        """Run a script on `path`."""
+        """Take a step on `path`."""
         command = Command(
-            scripts.argv(script, path, *arguments),
+            scripts.argv(step, path, *arguments, native=await self._has_program()),
             own_environment(self._sandbox.agent),
             cwd="/",
             stdin=stdin,
@@ -230,6 +233,18 @@ class Files:
             keep=keep,
         )
         return await self._sandbox.run(command, on_output)
+
+    async def _has_program(self) -> bool:
+        """Does the image have PROGRAM? Asked once of each container's executor."""
+        channel = await self._sandbox.channel()
+        if channel is not self._asked:
+            command = Command((scripts.PROGRAM,), own_environment(self._sandbox.agent), cwd="/")
+            try:
+                self._native = (await self._sandbox.run(command)).status == scripts.PROGRAM_USAGE
+            except NotFound:
+                self._native = False
+            self._asked = channel
+        return self._native
 
 
 def _checked(ended: Exit, path: str) -> Exit:

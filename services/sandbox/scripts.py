@@ -1,11 +1,14 @@
-"""The shell scripts that read, write and patch run in the container, and what their exit codes mean.
+"""What read, write and patch run in the container, and what the exit codes mean.
 
-POSIX sh and coreutils or busybox; a program costs a millisecond to start, so they start few. Paths arrive
-as arguments, absolute, and are only ever used inside double quotes: nothing of them is ever parsed.
-Test: `tests/docker/test_sandbox_files.py`.
+A program costs a millisecond to start, so our image has one that does it all (`image/file.c`). Other images
+get the same as scripts: POSIX sh and coreutils or busybox, which start few programs. Paths arrive as
+arguments, absolute, and are only ever used inside double quotes: nothing of them is ever parsed.
+Test: `tests/docker/test_sandbox_files.py`, with both.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from beige.errors import BeigeError, Failed, NotFound, TooLarge
 from services.sandbox.channel import Exit
@@ -14,8 +17,22 @@ from services.sandbox.failure import last_line
 MISSING, DIRECTORY, SPECIAL, FORBIDDEN, CHANGED, SHORT, BROKEN = 90, 91, 92, 93, 94, 95, 96
 FILE_LIMIT_SIGNAL = 25  # SIGXFSZ
 
+PROGRAM = "/beige/file"
+PROGRAM_USAGE = 2
+"""Its exit code without arguments."""
+
+
+@dataclass(frozen=True)
+class Step:
+    script: str
+    native: str = ""
+    """What PROGRAM calls it; empty: it can't do it."""
+
+
 # path, most bytes -> the file's size, a newline, its first bytes
-READ = f"""
+READ = Step(
+    native="read",
+    script=f"""
 f=$1
 [ -e "$f" ] || exit {MISSING}
 [ -d "$f" ] && exit {DIRECTORY}
@@ -23,12 +40,13 @@ f=$1
 [ -r "$f" ] || exit {FORBIDDEN}
 stat -L -c %s -- "$f" || exit {BROKEN}
 exec head -c "$2" -- "$f"
-"""
+""",
+)
 
 # path, first line, number of lines, most bytes -> those lines
-LINES = """
+LINES = Step("""
 tail -n "+$2" -- "$1" | head -n "$3" | head -c "$4"
-"""
+""")
 
 # The file a path stands for, and its directory. A symlink is followed, as a plain write would.
 _RESOLVE = f"""
@@ -40,8 +58,7 @@ fi
 d=${{f%/*}}
 """
 
-# path, name of the temporary file, size, SHA-256 the file must have now ("": any) -> 1 if it is new
-WRITE = f"""
+_WRITE = f"""
 umask 022
 {_RESOLVE}
 [ -d "$f" ] && exit {DIRECTORY}
@@ -65,16 +82,23 @@ fi
 mv -f -- "$t" "$f" || drop {BROKEN}
 echo "$new"
 """
+# path, name of the temporary file, size -> 1 if it is new, 0 if there was one
+WRITE = Step(_WRITE, native="write")
+# path, name of the temporary file, size, SHA-256 the file must have now -> the same
+REPLACE = Step(_WRITE)
 
 # path, name of the temporary file
-CLEAN = f"""
+CLEAN = Step(f"""
 {_RESOLVE}
 rm -f -- "$d/$2"
-"""
+""")
 
 
-def argv(script: str, *arguments: str) -> tuple[str, ...]:
-    return ("/bin/sh", "-c", script, "sh", *arguments)
+def argv(step: Step, *arguments: str, native: bool) -> tuple[str, ...]:
+    """`native`: the image has PROGRAM."""
+    if native and step.native:
+        return (PROGRAM, step.native, *arguments)
+    return ("/bin/sh", "-c", step.script, "sh", *arguments)
 
 
 def error_of(ended: Exit, path: str) -> BeigeError | None:
