@@ -176,6 +176,11 @@ static void follow(char *path, const char *given)
 
 static void make_directories(char *path)
 {
+    char directory[PATH_MAX];
+    struct stat seen;
+
+    if (join(directory, path, directory_length(path), "") && stat(directory, &seen) == 0)
+        return;
     for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
         *slash = '\0';
         if (mkdir(path, 0777) < 0 && errno != EEXIST)

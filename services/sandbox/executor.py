@@ -231,7 +231,7 @@ class ExecutorChannel(asyncio.Protocol):
                 await job.stdin_granted.wait()
             size = min(len(view), job.stdin_credit, STDIN_CHUNK)
             job.stdin_credit -= size
-            self._write(frames.frame(frames.STDIN, job.number, bytes(view[:size])))
+            self._write(frames.frame(frames.STDIN, job.number, view[:size]))
             view = view[size:]
 
     # --- ending ------------------------------------------------------------------------------------------

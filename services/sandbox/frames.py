@@ -176,7 +176,7 @@ def _exited(job: int, payload: bytes) -> Exited:
 # --- host to container -----------------------------------------------------------------------------
 
 
-def frame(kind: int, job: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, job: int, payload: bytes | memoryview = b"") -> bytes:
     if len(payload) > MAX_PAYLOAD:
         raise ValueError(f"payload of {len(payload)} bytes is over {MAX_PAYLOAD}")
     return _HEADER.pack(len(payload) + _AFTER_LENGTH, kind, job) + payload

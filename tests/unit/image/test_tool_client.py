@@ -298,7 +298,7 @@ def test_a_path_too_long_for_a_socket(static_programs):
     assert run(static_programs, "tool", path="/" + "x" * 200).returncode == UNREACHABLE
 
 
-@pytest.mark.parametrize("name", ["init", "tool-client"])
+@pytest.mark.parametrize("name", ["init", "tool-client", "relay", "file"])
 def test_the_programs_need_no_loader(static_programs, name):
     """No program header of type PT_INTERP (3): nothing in the container decides which code they load."""
     elf = (static_programs / name).read_bytes()
