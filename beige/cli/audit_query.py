@@ -76,7 +76,8 @@ def row(record: Record) -> tuple[str, ...]:
         result(record),
         "" if record.duration_ms is None else f"{record.duration_ms:.1f}",
     )
-    return tuple(printable(cell) for cell in cells)
+    # Two spaces are between cells alone: no argument can look like a result.
+    return tuple(printable(cell).replace("  ", " \\x20") for cell in cells)
 
 
 def result(record: Record) -> str:

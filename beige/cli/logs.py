@@ -103,7 +103,8 @@ def pretty(name: str, line: str) -> str:
     more = "".join(f" {key}={value}" for key, value in fields.items())
     # One line, so that what an agent said can't look like a line of its own.
     text = printable(f"{message}{more}")
-    return f"{stamp} {level:<7} {name:<10} {text}" + (f"\n{trace}" if trace else "")
+    lines = [f"{stamp} {level:<7} {name:<10} {text}"]
+    return "\n".join(lines + [f"    | {printable(line)}" for line in str(trace).splitlines()])
 
 
 def followed(files: list[Path]) -> Iterator[tuple[str, str]]:

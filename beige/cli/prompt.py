@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from beige.cli.terminal import summary
+from beige.cli.terminal import OUTPUT, safe, summary
 from beige.errors import NotFound
 from beige.paths import Home
 
@@ -114,7 +114,7 @@ class TextView:
         elif event.kind == "text_delta":
             self._flow(self._out, event.text)
         elif event.kind == "thinking_delta":
-            self._flow(self._err, event.text if self._streaming else "")
+            self._note(event.text if self._streaming else "")
         elif event.kind in ("tool_start", "tool_output", "tool_end"):
             self._tool(event)
         elif event.kind == "message_end":
@@ -132,7 +132,7 @@ class TextView:
         if event.kind == "tool_start":
             self._line(f"> {event.tool} {summary(event.tool, event.args)}", "cyan")
         elif event.kind == "tool_output":
-            self._flow(self._err, event.text)
+            self._note(event.text)
         else:
             self._line(f"  {_outcome(event)}", "red" if event.is_error else "dim")
 
@@ -156,9 +156,18 @@ class TextView:
         writer.write(text)
         self._open = None if text.endswith("\n") else writer
 
+    def _note(self, text: str) -> None:
+        """Output and thoughts go between lines of ours: each line of them is marked."""
+        if not text:
+            return
+        whole = text.replace("\r\n", "\n")
+        begins = OUTPUT if self._open is not self._err else ""
+        marked = begins + whole.removesuffix("\n").replace("\n", f"\n{OUTPUT}")
+        self._flow(self._err, safe(marked + "\n" * whole.endswith("\n")))
+
     def _line(self, text: str, style: str) -> None:
         self._end_line()
-        self._err.styled(text, style)
+        self._err.line(text, style)
 
     def _end_line(self) -> None:
         if self._open is not None:

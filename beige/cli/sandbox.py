@@ -197,7 +197,7 @@ def verify(
 
 
 def _print_verified(agent: str, results: list[Any], report: Any) -> None:
-    from beige.cli.terminal import safe, table
+    from beige.cli.terminal import one_line, table
 
     rows = [["RESULT", "SIDE", "PROBE", "SHOWS", "EXPECTED", "SEEN"]]
     rows += [[r.status.upper(), r.side, r.id, r.shows, _cell(r.expected, 24), _cell(r.seen, 24)]
@@ -205,7 +205,9 @@ def _print_verified(agent: str, results: list[Any], report: Any) -> None:
     print(table(rows))
     for one in results:
         if one.status == "fail":
-            print(safe(f"\nFAIL {one.id}: {one.shows}\n  expected: {one.expected}\n  seen:     {one.seen}"))
+            # What was seen is the container's word.
+            print(f"\nFAIL {one.id}: {one.shows}")
+            print(f"  expected: {one_line(one.expected)}\n  seen:     {one_line(one.seen)}")
     print(
         f"\n{agent} ({report.container}, {report.profile}, {report.runtime}): {report.passed} passed, "
         f"{len(report.failed)} failed, {len(report.skipped)} skipped"

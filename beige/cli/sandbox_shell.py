@@ -86,7 +86,7 @@ class Shell:
         try:
             self.code = run(self._exec(line))
         except BeigeError as error:
-            Writer(sys.stderr).styled(f"beige: {error}", "yellow")
+            Writer(sys.stderr).line(f"beige: {error}", "yellow")
             self.code = 1
         except KeyboardInterrupt:
             Writer(sys.stderr).write("\n")

@@ -117,4 +117,4 @@ def _show(reply: SettingsReply) -> None:
         rows.append((name, value, setting.layer))
     print(table(rows))
     for text in reply.notices:
-        Writer(sys.stderr).styled(f"beige: {text}", "yellow")
+        Writer(sys.stderr).line(f"beige: {text}", "yellow")

@@ -1,4 +1,8 @@
-"""Prints a session's file for people. All of it is foreign text: models' words, tools' output."""
+"""Prints a session's file for people. All of it is foreign text: models' words, tools' output.
+
+What was said stands behind a mark, line by line, and what is named in our own lines stays in one: no model
+can write a heading, and with it a prompt or an answer that never was (`tests/attacks/test_forged_lines.py`).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,14 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from beige.cli.terminal import summary
+from beige.cli.terminal import OUTPUT, summary
 
 if TYPE_CHECKING:
     from beige.cli.terminal import Writer
     from beige.messages.llm import SessionInfo
 
 MAX_LINE = 64 * 1024 * 1024
+THOUGHT = "~ "
 RESULT_LINES, RESULT_CHARS = 12, 2000
 """Of a tool's result, unless all of it is asked for."""
 
@@ -72,7 +77,7 @@ class SessionView:
     def _session(self, entry: dict[str, Any]) -> None:
         origin = f", copied from {entry['forked_from']}" if entry.get("forked_from") else ""
         agent, name = entry.get("agent"), entry.get("id")
-        self._out.styled(f"{agent}, session {name}, begun {_time(entry)}{origin}", "dim")
+        self._out.line(f"{agent}, session {name}, begun {_time(entry)}{origin}", "dim")
 
     def _context(self, entry: dict[str, Any]) -> None:
         if entry.get("agents_md"):
@@ -80,7 +85,7 @@ class SessionView:
 
     def _prompt(self, entry: dict[str, Any]) -> None:
         source = "".join(f", {entry[key]}" for key in ("channel", "sender") if entry.get(key))
-        self._out.styled(f"\nUSER ({_time(entry)}{source})", "bold")
+        self._heading(f"USER ({_time(entry)}{source})")
         self._text(entry.get("text"))
 
     def _hook(self, entry: dict[str, Any]) -> None:
@@ -100,7 +105,7 @@ class SessionView:
 
     def _assistant(self, entry: dict[str, Any]) -> None:
         script = ", a script" if entry.get("scripted") else ""
-        self._out.styled(f"\n{entry.get('model')}{script} ({_time(entry)})", "bold")
+        self._heading(f"{entry.get('model')}{script} ({_time(entry)})")
         for block in entry.get("content") or []:
             self._block(block)
         stop = entry.get("stop_reason")
@@ -116,27 +121,21 @@ class SessionView:
                 text = (
                     f"not readable: {block['invalid']}" if block.get("invalid") else summary(name, arguments)
                 )
-                self._out.styled(f"> {name} {text}", "cyan")
+                self._out.line(f"> {name} {text}", "cyan")
             case "thinking" if self._full and block.get("text"):
-                self._out.styled(str(block["text"]), "dim")
+                self._out.quoted(str(block["text"]), "dim", THOUGHT)
 
     def _tool_result(self, entry: dict[str, Any]) -> None:
         failed = bool(entry.get("is_error"))
         code = f", exit code {entry['exit_code']}" if entry.get("exit_code") else ""
         seconds = f"{float(entry.get('duration_ms') or 0) / 1000:.2f} s"
         state = "failed" if failed else "done"
-        self._out.styled(f"  {entry.get('tool')} {state}{code} ({seconds})", "red" if failed else "dim")
-        texts = [_shown(block) for block in entry.get("content") or []]
-        for line in self._cut("\n".join(texts)):
-            self._out.styled(f"  | {line}", "dim")
-
-    def _cut(self, text: str) -> list[str]:
-        lines = text.rstrip("\n").split("\n")
-        if self._full:
-            return lines
-        shown = text[:RESULT_CHARS].rstrip("\n").split("\n")[:RESULT_LINES]
-        left_out = len(text.rstrip("\n")) - len("\n".join(shown))
-        return [*shown, f"... {left_out} more characters: --full"] if left_out > 0 else shown
+        self._out.line(f"  {entry.get('tool')} {state}{code} ({seconds})", "red" if failed else "dim")
+        text = "\n".join(_shown(block) for block in entry.get("content") or []).rstrip("\n")
+        shown = text if self._full else _cut(text)
+        self._out.quoted(shown, "dim", OUTPUT)
+        if len(text) > len(shown):
+            self._out.line(f"  ... {len(text) - len(shown)} more characters: --full", "dim")
 
     def _attempt(self, entry: dict[str, Any]) -> None:
         void = "; what it had said is void" if entry.get("text") else ""
@@ -144,8 +143,7 @@ class SessionView:
 
     def _compaction(self, entry: dict[str, Any]) -> None:
         self._note(f"the first {entry.get('messages')} messages are summarised for the model:", "yellow")
-        for line in str(entry.get("summary")).split("\n"):
-            self._out.styled(f"  | {line}", "dim")
+        self._out.quoted(str(entry.get("summary")), "dim", OUTPUT)
 
     def _turn_end(self, entry: dict[str, Any]) -> None:
         outcome = entry.get("outcome")
@@ -156,13 +154,22 @@ class SessionView:
     def _notice(self, entry: dict[str, Any]) -> None:
         self._note(str(entry.get("text")), "yellow")
 
+    def _heading(self, text: str) -> None:
+        self._out.write("\n")
+        self._out.line(text, "bold")
+
     def _text(self, text: Any) -> None:
         text = str(text or "")
         if text.strip():
-            self._out.write(text.rstrip("\n") + "\n")
+            self._out.quoted(text)
 
     def _note(self, text: str, style: str) -> None:
-        self._out.styled(f"[{text}]", style)
+        self._out.line(f"[{text}]", style)
+
+
+def _cut(text: str) -> str:
+    lines = text[:RESULT_CHARS].rstrip("\n").split("\n")
+    return "\n".join(lines[:RESULT_LINES])
 
 
 def _time(entry: dict[str, Any]) -> str:

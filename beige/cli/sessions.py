@@ -149,7 +149,7 @@ def _converse(home: Home, agent: str, session: str, json_output: bool) -> None:
         except BeigeError as error:
             if not asks:
                 raise
-            err.styled(f"beige: {error}", "red")
+            err.line(f"beige: {error}", "red")
 
 
 @app.command()
@@ -334,5 +334,5 @@ async def _watched(bus: Bus, body: Any, options: dict[str, Any]) -> Any:
         async for event in stream:
             said: PromptEvent = event
             if said.kind != "compaction":
-                err.styled(f"[{said.text}]", "yellow")
+                err.line(f"[{said.text}]", "yellow")
         return await stream.result()

@@ -25,12 +25,20 @@ def safe(text: str) -> str:
     return _CONTROL.sub(lambda found: _visible(found[0]), text.replace("\r\n", "\n"))
 
 
+def one_line(text: str) -> str:
+    """`text` safe, and its line breaks visible: what stands in a line of ours can't begin another."""
+    return safe(text).replace("\n", "\\n")
+
+
 def _visible(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 ARGUMENT_WIDTH = 100
+QUOTE = "| "
+OUTPUT = "  | "
+"""Before each line of what a model or a person said, of what a tool or command gave back."""
 
 
 class Writer:
@@ -47,10 +55,21 @@ class Writer:
         self._stream.write(safe(text) if self.is_terminal else text)
         self._stream.flush()
 
-    def styled(self, text: str, style: str, end: str = "\n") -> None:
+    def styled(self, text: str, style: str = "", end: str = "\n") -> None:
         text = safe(text)
-        self._stream.write((f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if self._colour else text) + end)
+        coloured = self._colour and style
+        self._stream.write((f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if coloured else text) + end)
         self._stream.flush()
+
+    def line(self, text: str, style: str = "") -> None:
+        """A line of ours, whatever foreign text is in it."""
+        self.styled(one_line(text), style)
+
+    def quoted(self, text: str, style: str = "", mark: str = QUOTE) -> None:
+        """Foreign text, each line behind a mark: none can look like a line of ours
+        (`tests/attacks/test_forged_lines.py`)."""
+        for line in text.replace("\r\n", "\n").rstrip("\n").split("\n"):
+            self.styled(f"{mark}{line}".rstrip(), style)
 
     def bytes(self, data: bytes) -> None:
         """A command's output: untouched into a pipe or file, cleaned for a terminal."""

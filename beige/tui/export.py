@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from beige.cli.terminal import safe
+from beige.cli.terminal import one_line, safe
 from beige.errors import Failed, Malformed
 from beige.tui.blocks import outcome
 from beige.tui.events import TurnEvent, replay
@@ -16,7 +16,7 @@ from beige.tui.events import TurnEvent, replay
 
 def markdown(agent: str, session: str, entries: list[dict[str, Any]]) -> str:
     """Everything the session's file tells, but thinking. Control characters are written out, so that
-    `cat` is safe too."""
+    `cat` is safe too; what a model said is quoted, so that it can't write a heading of ours."""
     parts = [f"# {agent}, session {session}"]
     said = ""
     for event in replay(entries):
@@ -24,7 +24,7 @@ def markdown(agent: str, session: str, entries: list[dict[str, Any]]) -> str:
             said += event.text
             continue
         if said.strip():
-            parts.append(said.strip())
+            parts.append(_quoted(said.strip()))
         said = ""
         parts += _part(event)
     return safe("\n\n".join(parts) + "\n")
@@ -36,7 +36,7 @@ def _part(event: TurnEvent) -> Sequence[str]:
             return ["## Prompt", _fenced(event.text)]
         case "tool_start":
             return [
-                f"### Tool call: {event.tool}",
+                f"### Tool call: {one_line(event.tool)}",
                 _fenced("\n".join(f"{k}: {v}" for k, v in event.args.items())),
             ]
         case "tool_end":
@@ -44,6 +44,10 @@ def _part(event: TurnEvent) -> Sequence[str]:
         case "notice" | "model_fallback" | "compaction":
             return [_fenced(event.text)]
     return []
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def _fenced(text: str) -> str:

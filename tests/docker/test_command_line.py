@@ -144,9 +144,9 @@ def test_cancelling_a_session_kills_its_command_in_the_container_and_it_can_be_u
 ) -> None:
     process = start(house, "prompt", "a", "sleep", "--session", "long")
     assert process.stderr is not None
-    while (line := process.stderr.readline()) and line != b"on\n":
+    while (line := process.stderr.readline()) and line != b"  | on\n":
         pass
-    assert line == b"on\n"
+    assert line == b"  | on\n"
     cancelled = beige(house, "sessions", "cancel", "a", "long", "--json")
     assert json.loads(cancelled.stdout) == {"cancelled": 1}
     _, err = process.communicate(timeout=WAIT_S)
@@ -164,9 +164,9 @@ def test_cancelling_a_session_kills_its_command_in_the_container_and_it_can_be_u
 def test_ctrl_c_ends_the_turn_and_what_it_was_running(house: Home) -> None:
     process = start(house, "prompt", "a", "sleep")
     assert process.stderr is not None
-    while (line := process.stderr.readline()) and line != b"on\n":
+    while (line := process.stderr.readline()) and line != b"  | on\n":
         pass
-    assert line == b"on\n"
+    assert line == b"  | on\n"
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=WAIT_S)
     assert process.returncode == 130

@@ -42,8 +42,8 @@ def test_the_answer_and_what_happened_on_the_way() -> None:
     assert err.getvalue().splitlines() == [
         "[scripted model]",
         "> exec ls ...",
-        "a",
-        "b",
+        "  | a",
+        "  | b",
         "  done (exit code 2, 1.50 s)",
         "> read /x",
         "  failed: no such file (0.01 s)",

@@ -70,10 +70,10 @@ def test_everything_that_happened_is_told() -> None:
         "[the workspace's AGENTS.md is part of the system prompt]",
         "",
         "USER (2026-11-29 16:15:00, cli)",
-        "Count.",
+        "| Count.",
         "",
         "p/m (2026-11-29 16:15:00)",
-        "I count.",
+        "| I count.",
         "> exec seq 3 ...",
         '> read not readable: {"pa',
         "  exec done, exit code 2 (1.50 s)",
@@ -89,7 +89,7 @@ def test_everything_that_happened_is_told() -> None:
         "  | Twice.",
         "",
         "scripted/walk, a script (2026-11-29 16:15:00)",
-        "Three",
+        "| Three",
         "[it stops here: cancelled]",
         "[the turn ended: cancelled]",
         "[7 bytes of a torn write were cut off here]",
@@ -124,9 +124,9 @@ def test_it_is_told_who_changed_or_refused_what() -> None:
 def test_long_results_are_cut_unless_all_is_asked_for() -> None:
     entry = ToolResult(tool_id="1", tool="exec", content=[Text("line\n" * 100)])
     short = shown(written(entry))
-    assert len(short) == 14 and short[-1] == "  | ... 440 more characters: --full"
+    assert len(short) == 14 and short[-1] == "  ... 440 more characters: --full"
     assert len(shown(written(entry), full=True)) == 101
-    assert "hm" in shown(written(*ENTRIES), full=True)
+    assert "~ hm" in shown(written(*ENTRIES), full=True)
 
 
 @pytest.mark.parametrize(

@@ -127,9 +127,9 @@ ENTRIES = [
 
 def test_an_export_reads_well_and_output_cannot_leave_its_fence():
     assert export.markdown("a", "s", ENTRIES) == (
-        "# a, session s\n\n## Prompt\n\n```text\ndo \\x1b[2J it\n```\n\n# Fine\n\n### Tool call: exec\n\n"
+        "# a, session s\n\n## Prompt\n\n```text\ndo \\x1b[2J it\n```\n\n> # Fine\n\n### Tool call: exec\n\n"
         "```text\ncommand: cat x\n```\n\nResult: exit code 0, 1.5 s\n\n"
-        "`````text\n````\n# not a heading\n`````\n\nDone.\n"
+        "`````text\n````\n# not a heading\n`````\n\n> Done.\n"
     )
 
 
