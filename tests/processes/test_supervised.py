@@ -24,15 +24,21 @@ from beige.supervisor.control import Control, ProcessState
 from beige.supervisor.launch import MODULES
 from beige.testing import short_home
 
-KEY, TOKEN = "sk-secret-of-the-provider", "secret-of-the-plugin"
-SECRETS = {"ANTHROPIC_API_KEY": KEY, "KV_TOKEN": TOKEN, "UNRELATED": "secret-of-the-operator"}
+KEY, TOKEN, BOT = "sk-secret-of-the-provider", "secret-of-the-plugin", "secret-of-the-channel"
+SECRETS = {
+    "ANTHROPIC_API_KEY": KEY,
+    "KV_TOKEN": TOKEN,
+    "BOT_TOKEN": BOT,
+    "UNRELATED": "secret-of-the-operator",
+}
 PLAIN = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 HOSTILE = "a b%c ;d #e %(ENV_HOME)s 'q' \"p\" $HOME \\ " + "x" * 100
 DEADLINE_S = 60.0
 CONFIG = """
 {
   llm: { providers: { anthropic: { apiKey: "${ANTHROPIC_API_KEY}" } } },
-  plugins: { kv: { path: "bundled:kv", config: { token: "${KV_TOKEN}" } } },
+  plugins: { kv: { path: "bundled:kv", config: { token: "${KV_TOKEN}" } }, quiet: { path: "plugins/quiet" } },
+  channels: { quiet: { agents: ["a"], config: { token: "${BOT_TOKEN}" } } },
   agents: {
     a: { model: { provider: "anthropic", model: "m" }, tools: ["kv"], sandbox: { image: "none" } },
   },
@@ -41,8 +47,23 @@ CONFIG = """
 """
 
 
+QUIET = """
+import asyncio
+class Quiet:
+    def register(self, reg): reg.channel("quiet", self)
+    async def run(self, ctx): await asyncio.Event().wait()
+def create_plugin(config, ctx): return Quiet()
+"""
+"""A channel on which nobody ever says anything."""
+
+
 def furnish(home: Home, scale: str = "") -> None:
     home.create()
+    quiet = home.root / "plugins" / "quiet"
+    quiet.mkdir(parents=True)
+    manifest = {"name": "quiet", "description": "for tests", "provides": {"channels": ["quiet"]}}
+    (quiet / "plugin.json").write_text(json.dumps(manifest))
+    (quiet / "plugin.py").write_text(QUIET)
     home.config.write_text(CONFIG.replace("SCALE", scale))
 
 
@@ -127,7 +148,8 @@ def test_only_the_process_that_needs_a_secret_has_it_in_its_environment(running:
         for value, having in holders.items():
             if value in environ:
                 having.add(name)
-    assert holders == {KEY: {"llm-0", "llm-1"}, TOKEN: {"tools"}, SECRETS["UNRELATED"]: set()}
+    expected = {KEY: {"llm-0", "llm-1"}, TOKEN: {"tools"}, BOT: {"channels"}, SECRETS["UNRELATED"]: set()}
+    assert holders == expected
 
 
 def test_environment_files_are_private(running: Home) -> None:
@@ -156,7 +178,20 @@ def test_up_with_another_configuration_says_so(running: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["broker", "policy", "audit", "sandbox", "tools", "egress", "bridge", "llm-1", "tap", "gateway"]
+    "name",
+    [
+        "broker",
+        "policy",
+        "audit",
+        "sandbox",
+        "tools",
+        "egress",
+        "bridge",
+        "llm-1",
+        "tap",
+        "gateway",
+        "channels",
+    ],
 )
 def test_a_killed_process_comes_back(running: Home, name: str) -> None:
     eventually(lambda: states(running)[name].state == "RUNNING", f"{name} runs")
