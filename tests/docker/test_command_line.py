@@ -179,6 +179,9 @@ def test_containers_are_listed_and_removed(house: Home) -> None:
     assert beige(house, "exec", "a", "--", "true").returncode == 0
     (info,) = json.loads(beige(house, "sandbox", "list", "--json").stdout)
     assert (info["agent"], info["state"], info["executor"]) == ("a", "running", "init")
+    header, row = beige(house, "sandbox", "list").stdout.decode().splitlines()
+    place = header.split().index("RUNTIME")
+    assert row.split()[place] == info["runtime"] != ""
     assert beige(house, "sandbox", "rm", "a").stdout == b"removed the container of a\n"
     assert beige(house, "sandbox", "rm").returncode == 1
 

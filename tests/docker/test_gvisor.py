@@ -1,10 +1,4 @@
-"""Agents in gVisor, on an engine of the test's own that lists it.
-
-Agents: `travel` says nothing of a runtime; `plain` declines gVisor and is the control; `narrow` and `wide`
-have egress, `wide` is `open` and asks for gVisor; `full` has a workspace with a size; `deaf` asks for a
-gVisor whose sockets can't work, `loose` for one without beige's seccomp profile; `root` is root inside, and
-the image of `foreign` has no executor.
-"""
+"""Agents in gVisor, on an engine of the test's own that lists it: `gvisor_stage.py` says who they are."""
 
 from __future__ import annotations
 
@@ -13,13 +7,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from beige import auditlog
 from beige.config import load
 from beige.errors import BeigeError, Failed, NotFound
+from beige.messages.base import AgentRef, Empty
 from beige.messages.sandbox import ExecRequest, PatchRequest, ReadRequest, VerifyRequest, WriteRequest
 from beige.supervisor import environment
 from services.sandbox import cgroups, probes_gvisor
@@ -29,41 +23,10 @@ from services.sandbox.probes_outside import OUTSIDE
 from services.sandbox.service import seccomp_profile
 from services.sandbox.spec import base_environment, container_spec
 from tests.docker import private_engine
-from tests.simulator.internet import Internet, answer, read_head
+from tests.docker.gvisor_stage import IMPOSTOR, KERNEL, RUNSC, RUNTIMES, USURPER, World, agents, page
+from tests.simulator.internet import Internet
 
 pytestmark = pytest.mark.docker
-
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-RUNSC = CACHE / "beige/runsc/runsc"
-"""Where scripts/runsc.sh puts it."""
-RUNTIMES = {
-    name: {"path": str(RUNSC), "runtimeArgs": ["--network=none", *more]}
-    for name, more in {
-        "runsc": ("--host-uds=open", "--oci-seccomp"),
-        "runsc-deaf": ("--oci-seccomp",),
-        "runsc-loose": ("--host-uds=open",),
-    }.items()
-}
-KERNEL = "Linux version 4.4.0 #1 SMP Sun Jan 10 15:06:54 PST 2016\n"
-"""What gVisor's kernel says of itself, the same in every release."""
-
-
-def page(connection):
-    read_head(connection)
-    connection.sendall(answer(b"hello from outside"))
-
-
-class World:
-    def __init__(self, house, engine, site):
-        self.house, self.engine, self.site = house, engine, site
-
-    def start_sandbox(self):
-        """In the engine's mount namespace, where the workspaces with a size are mounted."""
-        here = ("nsenter", f"--mount=/proc/{self.engine.pid}/ns/mnt", "--wd=/")
-        self.house.start("sandbox", *here, sys.executable, "-P", "-m", "services.sandbox")
-
-    def inspect(self, name, form):
-        return self.engine.docker("inspect", "--format", form, self.house.container(name)).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -94,26 +57,14 @@ def without_executor(engine, sandbox_image):
 def world(make_house, engine, sandbox_image, without_executor, tools):
     with make_house({}, DOCKER_HOST=engine.host) as house, Internet(house.home) as internet:
         site = internet.site("web.example", page)
-        way = {"egress": {"allow": [site.place]}}
-        agents = {
-            "travel": tools.agent(sandbox_image),
-            "plain": tools.agent(sandbox_image, runtime="runc"),
-            "narrow": tools.agent(sandbox_image, **way),
-            "wide": tools.agent(sandbox_image, profile="open", runtime="runsc", **way),
-            "full": tools.agent(sandbox_image, workspaceSize="16m"),
-            "deaf": tools.agent(sandbox_image, runtime="runsc-deaf"),
-            "loose": tools.agent(sandbox_image, runtime="runsc-loose"),
-            "root": tools.agent(sandbox_image, profile="open", runtime="runsc", root=True),
-            "foreign": tools.agent(without_executor),
-        }
+        made = World(house, engine, site)
         for name in ("sandbox", "policy"):
             house.stop(name)
-        tools.write_config(house.home, agents)
+        tools.write_config(house.home, agents(tools.agent, sandbox_image, without_executor, site.place))
         house.start("policy")
         internet.start(house)
         house.start("bridge")
         house.start("tools")
-        made = World(house, engine, site)
         made.start_sandbox()
         yield made
 
@@ -173,38 +124,6 @@ def test_a_timeout_kills_the_whole_tree(world, tools):
 
 
 # --- who is the executor ----------------------------------------------------------------------------------
-
-HELLO = 'struct.pack("<IBI", 13, 20, 0) + struct.pack("<II", 1, 1)'
-IMPOSTOR = f"""
-import socket, struct
-s = socket.socket(socket.AF_UNIX)
-s.settimeout(10)
-s.connect("/run/beige/exec.sock")
-try:
-    s.sendall({HELLO})
-    answer = s.recv(1)
-except (BrokenPipeError, ConnectionResetError):
-    answer = b""
-print("refused" if answer == b"" else "admitted")
-"""
-USURPER = f"""
-import os, signal, socket, struct, time
-os.kill(1, signal.SIGSTOP)
-open("stopped", "w").close()
-end = time.monotonic() + 120
-while time.monotonic() < end:
-    s = socket.socket(socket.AF_UNIX)
-    s.settimeout(10)
-    try:
-        s.connect("/run/beige/exec.sock")
-        s.sendall({HELLO})
-        if s.recv(1):
-            open("admitted", "w").close()
-            time.sleep(60)
-    except OSError:
-        time.sleep(0.005)
-"""
-"""Stops the executor and waits for its place."""
 
 
 def test_a_process_inside_is_not_taken_for_the_executor(world, tools):
@@ -347,28 +266,14 @@ def test_a_gvisor_without_sockets_is_refused_with_what_it_lacks(world, tools):
 
 # --- what verify and doctor say ---------------------------------------------------------------------------
 
-ALWAYS = {"executor-private", "cgroup-memory", "cgroup-pids", "cgroup-cpu"}
+ALWAYS = "executor-private cgroup-memory cgroup-pids cgroup-cpu"
 LEFT_OUT = {
     # test_a_limit_ends_the_container_and_the_next_call_has_another
-    "travel": {"abuse-forks", "abuse-memory"},
-    "root": {
-        *("privilege-tools", "tmp-noexec", "home-size", "set-id-files", "engine-files"),  # of the profile
-        *("mknod", "proc-write", "cgroup-write"),
-    },
-    "foreign": {
-        *("environment", "first-process-inside", "executor-closed", "executor-signals", "victims"),
-        *(
-            "seccomp",
-            "mknod",
-            "vsock",
-            "kernel-crypto",
-            "uevents",
-            "user-namespace",
-            "ptrace",
-            "process-memory",
-        ),
-        *("pidfd-getfd", "io-uring", "keyctl", "userfaultfd", "perf-event", "file-handles", "setns"),
-    },
+    "travel": "abuse-forks abuse-memory",
+    "root": "privilege-tools tmp-noexec home-size set-id-files engine-files mknod proc-write cgroup-write",
+    "foreign": "environment first-process-inside executor-closed executor-signals victims seccomp mknod vsock"
+    " kernel-crypto uevents user-namespace ptrace process-memory pidfd-getfd io-uring keyctl userfaultfd"
+    " perf-event file-handles setns",
 }
 FAILED = {"travel": [], "root": ["package-managers"], "foreign": []}
 """`root` has the sealed image, where the profile open expects some."""
@@ -382,7 +287,8 @@ def test_every_probe_passes_that_says_something_in_gvisor(world):
             async for result in stream:
                 seen[result.id] = result
             report = await stream.result()
-        assert (report.failed, set(report.skipped)) == (FAILED[agent], ALWAYS | LEFT_OUT[agent]), [
+        left_out = {*ALWAYS.split(), *LEFT_OUT[agent].split()}
+        assert (report.failed, set(report.skipped)) == (FAILED[agent], left_out), [
             (agent, name, seen[name].expected, seen[name].seen) for name in report.failed
         ]
         assert report.runtime == "runsc"
@@ -395,40 +301,37 @@ def test_every_probe_passes_that_says_something_in_gvisor(world):
     world.house.operate(test)
 
 
-def beige(world, *arguments):
+def test_list_and_show_name_the_runtime_of_each_container(world, tools):
+    async def test(bus):
+        await asyncio.gather(*(tools.out(bus, "true", name) for name in ("travel", "plain")))
+        listed = (await bus.call("sandbox.list", Empty(), ttl_s=60)).sandboxes
+        runtimes = {info.agent: info.runtime for info in listed}
+        assert (runtimes["travel"], runtimes["plain"], runtimes["deaf"]) == ("runsc", "runc", "")
+        shown = await bus.call("sandbox.show", AgentRef(), agent="travel", ttl_s=60)
+        assert shown.runtime == "runsc"
+        assert [flag.name for flag in shown.flags if flag.differs] == []
+
+    world.house.operate(test)
+
+
+def test_doctor_names_the_runtime_of_each_agent_and_what_it_lacks(world):
     plain = {"PATH": os.environ["PATH"], "DOCKER_HOST": world.engine.host}
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "beige.cli", *arguments],
+        [sys.executable, "-P", "-m", "beige.cli", "doctor", "--json"],
         env=environment.helper(world.house.home, plain), cwd="/",
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
-    return json.loads(done.stdout)
-
-
-def test_doctor_list_and_show_name_the_runtime(world, tools):
-    async def test(bus):
-        await asyncio.gather(*(tools.out(bus, "true", name) for name in ("travel", "plain")))
-
-    world.house.operate(test)
     said = {
         finding["text"].partition(":")[0]: (finding["verdict"], finding["text"])
-        for finding in beige(world, "doctor", "--json")
+        for finding in json.loads(done.stdout)
         if finding["what"] == "runtime"
     }
-    assert said["travel"] == (
-        "ok",
-        'travel: runsc (gVisor, since the engine lists it (runtime: "runc" declines it))',
-    )
+    taken = 'travel: runsc (gVisor, since the engine lists it (runtime: "runc" declines it))'
+    assert said["travel"] == ("ok", taken)
     assert said["plain"] == ("ok", "plain: runc (configured)")
-    assert {name: said[name][0] for name in ("wide", "deaf", "loose")} == {
-        "wide": "ok", "deaf": "broken", "loose": "warning",
-    }  # fmt: skip
+    verdicts = [said[name][0] for name in ("wide", "loose", "deaf")]
+    assert verdicts == ["ok", "warning", "broken"]
     assert '"--host-uds=open"' in said["deaf"][1] and '"--oci-seccomp"' in said["loose"][1]
-    listed = {info["agent"]: info["runtime"] for info in beige(world, "sandbox", "list", "--json")}
-    assert (listed["travel"], listed["plain"], listed["deaf"]) == ("runsc", "runc", "")
-    shown = beige(world, "sandbox", "show", "travel", "--json")
-    assert shown["runtime"] == "runsc"
-    assert [flag["name"] for flag in shown["flags"] if flag["differs"]] == []
 
 
 PLAIN_FAILS = (
