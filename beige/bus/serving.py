@@ -159,6 +159,11 @@ class Server:
         if found is not None and found[1] is request:
             del self._running[request.header.id]
 
+    @property
+    def running(self) -> int:
+        """Calls that have a task."""
+        return len(self._running)
+
     def cancel_all(self) -> None:
         for task, request in self._running.values():
             request.down.fail(PeerLost("the connection to the broker was lost"))
