@@ -101,4 +101,6 @@ class Bot:
             self._conversations[place] = conversation
             group.create_task(conversation.intake(), name=f"intake {place.conversation}")
             group.create_task(conversation.prompts(), name=f"prompts {place.conversation}")
-        conversation.hand(entry)
+        if not conversation.hand(entry):
+            self._ctx.log.error("chat %d writes too fast: a message is dropped", entry.chat)
+            group.create_task(self._inbox.done(entry.id))

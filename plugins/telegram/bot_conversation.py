@@ -54,15 +54,18 @@ class Conversation:
         self._waiting: deque[Entry] = deque()
         self._more = asyncio.Event()
         self._stops = 0
+        self._told_busy = False
         self._lines: list[str] = []
         self._speaking = asyncio.Lock()
         self._announcing: asyncio.Task[None] | None = None
 
-    def hand(self, entry: Entry) -> None:
+    def hand(self, entry: Entry) -> bool:
+        """Whether there was room for it."""
         try:
             self._arrived.put_nowait(entry)
         except asyncio.QueueFull:
-            self._ctx.log.error("chat %d writes too fast: a message is left until the next start", entry.chat)
+            return False
+        return True
 
     # --- in the order in which they came ----------------------------------------------------------------
 
@@ -75,7 +78,10 @@ class Conversation:
             elif command is not None:
                 await self._end(entry, await self._obey(command))
             elif len(self._waiting) >= WAITING:
-                await self._end(entry, bot_text.BUSY)
+                await self._end(entry, "" if self._told_busy else bot_text.BUSY)
+                self._told_busy = (
+                    True  # until there is room again: whoever floods the chat is not answered in kind
+                )
             else:
                 self._waiting.append(entry)
                 self._more.set()
@@ -126,6 +132,7 @@ class Conversation:
                 self._more.clear()
                 continue
             entry, stops = self._waiting.popleft(), self._stops
+            self._told_busy = False
             await self._inbox.begin(entry.id)
             answer = await self._answer(entry) if stops == self._stops else "Stopped."
             await self._announce()

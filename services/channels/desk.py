@@ -25,7 +25,7 @@ from beige.messages.session_settings import SessionSettings, SettingsReply, Sett
 from beige.plugins.channels import ConversationStatus
 from beige.sessions import turn_options
 from services.channels import frames
-from services.channels.lanes import Key, Lanes
+from services.channels.lanes import Key, Lanes, Room
 
 TOOL_EVENTS = frozenset({"tool_start", "tool_output", "tool_end"})
 DELTAS = frozenset({"text_delta", "thinking_delta"})
@@ -48,12 +48,18 @@ class Desk:
     """One channel's."""
 
     def __init__(
-        self, channel: str, config: ChannelConfig, bus: Bus, sessions: Sessions, log: logging.Logger
+        self,
+        channel: str,
+        config: ChannelConfig,
+        bus: Bus,
+        sessions: Sessions,
+        room: Room,
+        log: logging.Logger,
     ) -> None:
         self._channel, self._agents, self._bus, self._sessions = channel, config.agents, bus, sessions
         self._defaults = SessionSettings(config.defaults.verbose, config.defaults.streaming)
         self._log = log
-        self._lanes = Lanes()
+        self._lanes = Lanes(room)
         self._turns: defaultdict[Key, dict[asyncio.Task[PromptResult], _Turn]] = defaultdict(dict)
 
     async def serve(self, ask: frames.AnyAsk, on_event: OnEvent) -> Any:

@@ -17,6 +17,7 @@ from beige.process import Context
 from services.channels import frames
 from services.channels.conversations import Conversations
 from services.channels.desk import Desk
+from services.channels.lanes import Room
 from services.channels.link import Link
 
 
@@ -27,7 +28,8 @@ async def main(context: Context) -> None:
     private_directory(context.home.data / "channels")
     alone = _only_one(context.home)
     bus = Bus(context.home, context.user)
-    channels = [_channel(config, name, context.home, bus, context.log) for name in config.channels]
+    room = Room()
+    channels = [_channel(config, name, context.home, bus, room, context.log) for name in config.channels]
     try:
         await bus.start()
         await asyncio.gather(*(channel.start() for channel in channels))
@@ -51,7 +53,7 @@ def _only_one(home: Home) -> int:
     return handle
 
 
-def _channel(config: Config, name: str, home: Home, bus: Bus, log: logging.Logger) -> Life[Link]:
+def _channel(config: Config, name: str, home: Home, bus: Bus, room: Room, log: logging.Logger) -> Life[Link]:
     settings = config.channels[name]
     adapter = settings.adapter or name
     log = log.getChild(name)
@@ -66,5 +68,5 @@ def _channel(config: Config, name: str, home: Home, bus: Bus, log: logging.Logge
         plugin, str(resolve_plugin_dir(home, config.plugins[plugin])), str(data_dir), manifest.provides,
         adapter, name, settings.agents, settings.config,
     )  # fmt: skip
-    desk = Desk(name, settings, bus, Conversations(name, data_dir.with_suffix(".sqlite3")), log)
+    desk = Desk(name, settings, bus, Conversations(name, data_dir.with_suffix(".sqlite3")), room, log)
     return Life(name, load, str(data_dir), log, lambda on_end: Link(desk, log, on_end))

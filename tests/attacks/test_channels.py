@@ -14,6 +14,7 @@ from beige.messages.sandbox import ExecRequest
 from beige.messages.session_settings import SessionSettings, SettingsRequest
 from beige.messages.tools import ToolCall
 from broker.access import ROLES
+from services.channels.lanes import HELD
 from tests.processes.channel_stage import new_channel_stage, wait_until
 
 
@@ -61,6 +62,27 @@ def test_nor_when_it_speaks_past_its_own_side_of_the_api(stage):
     wait_until(lambda: "it broke the protocol" in stage.house.log("channels"))
     assert stage.say("alive", "after")[0]["text"] == "You said: alive"
     assert stage.session("home", "two:victim") == before
+
+
+def test_a_plugin_that_asks_and_does_not_read_is_not_read_from_either(stage):
+    """Else each of its answers would stay in the memory of the channels process."""
+    stage.ask("deaf", count=150)
+    assert stage.say("alive", channel="two")[0]["text"] == "You said: alive"
+    begun = len(list((stage.home.sessions / "travel").glob("rig:deaf-*.jsonl")))
+    assert 0 < begun <= HELD + 8
+    stage.house.stop("channels")
+    stage.start("channels")
+    assert stage.say("alive", "after-deaf")[0]["text"] == "You said: alive"
+
+
+def test_a_plugin_that_takes_what_was_not_sent_loses_its_process(stage):
+    with stage.asking("prompt", conversation="taken", text="long") as lines:
+        next(lines)
+        pid = stage.ask("about")["pid"]
+        stage.ask_and_die("take")
+        wait_until(lambda: "it took more events than were sent" in stage.house.log("channels"))
+    assert stage.ask("about")["pid"] != pid
+    assert stage.say("alive", "after-taking")[0]["text"] == "You said: alive"
 
 
 def test_two_channels_never_share_a_session(stage):

@@ -46,7 +46,18 @@ class Adapter:
         try:
             do = ask.pop("do")
             if do == "exit": os._exit(5)
-            if do == "raw":
+            if do == "take":
+                for number in range(200_000): self.ctx._ask.__self__.send(frames.Took(number % 200))
+                told = {}
+            elif do == "deaf":
+                worker = self.ctx._ask.__self__
+                worker._transport.pause_reading()
+                for number in range(ask["count"]):
+                    to, text = f"deaf-{number}", "x" * 200_000
+                    worker.send(frames.AskPrompt(10_000 + number, to, "", text, "", False))
+                    await asyncio.sleep(0.02)
+                told = {}
+            elif do == "raw":
                 to = ask["conversation"]
                 self.ctx._ask.__self__.send(frames.AskPrompt(99_999, to, "", "raw", "", False))
                 told = {}
@@ -138,10 +149,11 @@ class ChannelStage(Stage):
             (last.get("told", last), [line["event"] for line in events]) if events else last.get("told", last)
         )
 
-    def ask_and_die(self, channel="rig"):
-        """The channel's process exits in the middle of it."""
-        with self.asking("exit", channel) as lines:
-            assert list(lines) == []
+    def ask_and_die(self, do="exit", channel="rig"):
+        """The channel's process ends in the middle of it."""
+        with self.asking(do, channel) as lines:
+            with contextlib.suppress(ConnectionResetError):
+                assert list(lines) == []
 
     def say(self, text, conversation="c1", channel="rig", **fields):
         """A prompt's outcome and its events."""

@@ -14,8 +14,9 @@ from beige.pluginhost.frames import Frame, Log, encode
 from beige.sessions import check_id
 from services.channels import frames
 from services.channels.conversations import Conversations
-from services.channels.lanes import HELD, WAITING, Lanes
+from services.channels.lanes import ALL_HELD, HELD, WAITING, Lanes, Room
 from services.llm import doors
+from services.llm import service as llm_service
 
 SENT = [
     frames.Loaded(),
@@ -73,7 +74,7 @@ def test_a_prompts_text_has_bounds(text):
 
 def test_prompts_of_a_conversation_run_one_by_one_in_order_and_others_beside_them():
     async def main():
-        lanes, ran, release = Lanes(), [], asyncio.Event()
+        lanes, ran, release = Lanes(Room()), [], asyncio.Event()
 
         async def prompt(key, name):
             async with lanes.turn(key):
@@ -99,7 +100,7 @@ def test_prompts_of_a_conversation_run_one_by_one_in_order_and_others_beside_the
 
 def test_one_channel_holds_a_bounded_number_of_prompts_and_all_are_given_back():
     async def main():
-        lanes, forever = Lanes(), asyncio.Event()
+        lanes, forever = Lanes(Room()), asyncio.Event()
 
         async def prompt(name):
             async with lanes.turn(("a", name)):
@@ -107,13 +108,37 @@ def test_one_channel_holds_a_bounded_number_of_prompts_and_all_are_given_back():
 
         tasks = [asyncio.create_task(prompt(str(n))) for n in range(HELD)]
         await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="64 prompts already"):
+        with pytest.raises(Overloaded, match="this channel has 32 prompts already"):
             await prompt("one more")
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         async with lanes.turn(("a", "again")):
             pass
+
+    asyncio.run(main())
+
+
+def test_all_channels_together_leave_the_operators_room():
+    assert ALL_HELD < llm_service.CAPACITY
+
+    async def main():
+        room, forever = Room(), asyncio.Event()
+        channels = [Lanes(room) for _ in range(4)]
+
+        async def prompt(lanes, name):
+            async with lanes.turn(("a", name)):
+                await forever.wait()
+
+        tasks = [asyncio.create_task(prompt(lanes, str(n))) for lanes in channels[:3] for n in range(HELD)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="all channels together have 96"):
+            await prompt(channels[3], "one more")
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with channels[3].turn(("a", "again")):
+            assert room.held == 1
 
     asyncio.run(main())
 
