@@ -26,6 +26,10 @@ def hooks_of(config: Config) -> dict[str, frozenset[Hook]]:
     }
 
 
+def channels_of(config: Config) -> dict[str, tuple[str, ...]]:
+    return {name: channel.agents for name, channel in config.channels.items()}
+
+
 def answers_of(config: Config) -> dict[str, dict[ModelKey, int]]:
     """What each agent may call, its `model` and `fallbackModels` and nothing else, and the longest answer
     that is reserved for: policy's own word, so that a worker in hostile hands can't reserve less."""

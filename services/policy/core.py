@@ -36,6 +36,9 @@ Hook = tuple[str, str]
 Hooks = Mapping[str, Collection[Hook]]
 """Configured agent → who may be shown its prompts and answers, and nobody else."""
 
+Channels = Mapping[str, Collection[str]]
+"""Configured channel → the agents that may be spoken to through it."""
+
 
 @dataclass(frozen=True)
 class Grants:
@@ -44,6 +47,7 @@ class Grants:
     tools: Rules = field(default_factory=dict)
     models: Models = field(default_factory=dict)
     hooks: Hooks = field(default_factory=dict)
+    channels: Channels = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,14 @@ def decide(rules: Rules, agent: str, method: str, tool: str = "") -> Decision:
     if method in CORE_METHODS or (method == TOOL_METHOD and tool in tools):
         return ALLOWED
     return Decision(False, f"Permission denied: tool '{name}' not allowed for agent '{agent}'")
+
+
+def decide_channel(channels: Channels, channel: str, agent: str) -> Decision:
+    """May `agent` act for somebody who came through `channel`, whatever llm took in? The broker vouches for
+    both; the terminal and HTTP are no channels of the configuration (`tests/attacks/test_channels.py`)."""
+    if channel not in channels or agent in channels[channel]:
+        return ALLOWED
+    return Decision(False, f"Permission denied: channel '{channel}' may not speak to agent '{agent}'")
 
 
 def decide_model(models: Models, agent: str, model: ModelKey) -> Decision:

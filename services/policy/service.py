@@ -20,11 +20,20 @@ from beige.wire import Header
 from services.policy import ledger_file
 from services.policy.budget import day_of
 from services.policy.budgets import Budgets
-from services.policy.configured import answers_of, budgets_of, doors_of, hooks_of, rules_of, slots_of
+from services.policy.configured import (
+    answers_of,
+    budgets_of,
+    channels_of,
+    doors_of,
+    hooks_of,
+    rules_of,
+    slots_of,
+)
 from services.policy.core import (
     Decision,
     Grants,
     decide,
+    decide_channel,
     decide_hook,
     decide_model,
     hook_named,
@@ -44,7 +53,7 @@ TICK_S = 1.0
 async def main(context: Context) -> None:
     config = load(context.home)
     models = answers_of(config)
-    grants = Grants(rules_of(config), models, hooks_of(config))
+    grants = Grants(rules_of(config), models, hooks_of(config), channels_of(config))
     key = read_seal_key(context.home, "verdict")
 
     doors = Doors(doors_of(config), context.log)
@@ -89,7 +98,9 @@ async def _tick_until(context: Context, budgets: Budgets, desk: Desk) -> None:
 
 def reply(grants: Grants, doors: Doors, key: bytes, header: Header, body: bytes) -> HopReply:
     """The sealed decision about one request. Malformed if it can't be read."""
-    decision = _decide(grants, doors, header.agent, f"{header.service}.{header.method}", body)
+    decision = decide_channel(grants.channels, header.channel, header.agent)
+    if decision.allowed:
+        decision = _decide(grants, doors, header.agent, f"{header.service}.{header.method}", body)
     seal = sign_verdict(key, request_digest(header, body), decision.allowed, decision.reason)
     return HopReply(verdict=seal, denied="" if decision.allowed else decision.reason)
 

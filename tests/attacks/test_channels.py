@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from beige.bus import Bus
-from beige.errors import BeigeError, Denied
+from beige.errors import BeigeError, Denied, Failed
 from beige.messages import METHODS
 from beige.messages.base import AgentRef, Empty
 from beige.messages.llm import HistoryRequest, PromptRequest, SessionsRequest
@@ -147,6 +147,24 @@ CALLS = {
 def test_and_no_more(stage, method, change, reason):
     with pytest.raises(Denied, match=reason):
         as_channels(stage, method, CALLS[method], **OWN | change)
+
+
+def test_policy_refuses_it_once_more_should_llm_not(stage):
+    """As if llm had let the prompt in: what it causes is decided again, by the channel it came through."""
+
+    def prompt(agent):
+        async def work(cli):
+            options = {"agent": agent, "session": f"rig:{agent}", "channel": "rig"}
+            return (await cli.call("llm.prompt", PromptRequest("run it"), **options)).text
+
+        return stage.run(work)
+
+    assert prompt("travel") == "It printed hi", "control"
+    refused = "Permission denied: channel 'rig' may not speak to agent 'other'"
+    with pytest.raises(Failed, match=refused):
+        prompt("other")
+    denied = [line for line in stage.audit() if line["decision"] == "denied" and line["agent"] == "other"]
+    assert {line["error"] for line in denied} == {refused}
 
 
 @pytest.mark.parametrize("name", ["../travel/operators", "rig:../../travel/operators", "rig:x/y", "rig:\0"])

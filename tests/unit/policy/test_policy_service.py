@@ -20,6 +20,7 @@ GRANTS = Grants(
     tools={"travel": frozenset({"kv"})},
     models={"travel": {("p", "m")}},
     hooks={"travel": frozenset({("guard", "prePrompt")})},
+    channels={"chat": ("other",), "rig": ("travel",)},
 )
 
 
@@ -81,3 +82,14 @@ def test_the_longest_reason_survives_its_seal():
 def test_what_cannot_be_read_gets_no_verdict():
     with pytest.raises(Malformed):
         reply(GRANTS, CLOSED, KEY, header(), b"\xc1")
+
+
+@pytest.mark.parametrize(
+    ("channel", "denied"),
+    [("", ""), ("cli", ""), ("rig", ""), ("chat", "channel 'chat' may not speak to agent 'travel'")],
+)
+def test_an_agent_acts_only_for_the_channels_that_list_it(channel, denied):
+    call, body = header(channel=channel), encode(ToolCall("kv"))
+    answer = reply(GRANTS, CLOSED, KEY, call, body)
+    assert read_verdict(KEY, request_digest(call, body), answer.verdict).allowed == (not denied)
+    assert denied in answer.denied
