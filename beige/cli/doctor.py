@@ -181,6 +181,7 @@ def _configuration(home: Home) -> Iterator[Finding]:
     """Syntax, references, plugins, and every variable that some process needs."""
     from beige.cli.config import problems_of
     from beige.cli.doctor_egress import openings
+    from beige.cli.doctor_hooks import listeners
     from beige.cli.doctor_sandbox import sandboxes
     from beige.config import check_everything
     from beige.supervisor.lifecycle import environ_of
@@ -198,6 +199,7 @@ def _configuration(home: Home) -> Iterator[Finding]:
     yield Finding("configuration", "ok", f"{home.config}: {len(config.agents)} agents, every variable is set")
     yield from sandboxes(home, config, _runtimes())
     yield from openings(home, config)
+    yield from listeners(config)
 
 
 def _runtimes() -> Mapping[str, object] | None:

@@ -95,8 +95,7 @@ class SessionView:
         plugin = f"plugin {entry.get('plugin')!r}"
         if state == "replaced":
             self._note(f"{plugin} changed the {what}; {gets}:", "yellow")
-            for line in str(entry.get("text")).rstrip("\n").split("\n"):
-                self._out.styled(f"  | {line}", "dim")
+            self._out.quoted(str(entry.get("text")), "dim", OUTPUT)
         elif state == "unchanged":
             self._note(f"{plugin} let the {what} pass", "dim")
         else:

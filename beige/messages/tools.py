@@ -39,6 +39,8 @@ class HookCall(Body):
     """prePrompt: the prompt; postResponse: the whole text of the model's answer."""
     model: Model = ""
     """prePrompt: the one asked first; else the one that answered."""
+    sender: Annotated[str, Meta(max_length=128)] = ""
+    """As `PromptRequest.sender`."""
     previous_model: Model = ""
     """modelSwitched: the one that should have answered."""
     reason: Annotated[str, Meta(max_length=4096)] = ""

@@ -33,6 +33,8 @@ class HookInvocation:
     model: str
     """`provider/model`. prePrompt: the one that is asked first. postResponse: the one that answered.
     modelSwitched: the one that answers now."""
+    sender: str = ""
+    """Who asked, as the channel told: a person in a chat. Empty where nobody else is told apart."""
     previous_model: str = ""
     """modelSwitched: the one that should have answered."""
     reason: str = ""

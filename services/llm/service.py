@@ -10,7 +10,7 @@ from beige.bus import Bus, Request
 from beige.bus.serving import Handler
 from beige.config import AgentConfig, Config, load
 from beige.config.prices import prices_of
-from beige.errors import BeigeError, Cancelled, Failed, NotFound
+from beige.errors import BeigeError, Cancelled, Denied, Failed, NotFound
 from beige.messages.base import AgentRef
 from beige.messages.llm import CompactRequest, CompactResult, PromptEvent, PromptRequest, PromptResult
 from beige.messages.session_settings import SessionSettings
@@ -126,7 +126,7 @@ class Service:
             agents_md = await _agents_md(request, session)
             return system_prompt(request.agent, agent, self._plugins[request.agent], agents_md)
 
-        reviewer = Reviewer(request, agent.hooks, _about(request, session))
+        reviewer = Reviewer(request, agent.hooks, _about(request, session), body.sender)
         turn = Turn(session.id, session.entries, model=models.label, max_turns=agent.max_turns,
                     scripted=models.scripted, limits=models.limits)  # fmt: skip
         toolbox = Toolbox(request, request.send, deadline_s=agent.sandbox.deadline_s)
@@ -139,7 +139,7 @@ class Service:
             async with reviewer, Outbox(request.send) as outbox:
                 runner = Runner(turn, system, model, toolbox, session, outbox.send, listening)
                 return await runner.run(prompt)
-        except Failed as error:
+        except (Failed, Denied) as error:
             log.warning("turn failed: %s", error, extra=_about(request, session))
             raise
 

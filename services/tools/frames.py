@@ -45,6 +45,7 @@ class Hook(Frame):
     channel: str
     text: str
     model: str
+    sender: str
     previous_model: str
     reason: str
 

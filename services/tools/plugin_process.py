@@ -23,8 +23,12 @@ CALLS_PER_AGENT = 8
 """Calls of one agent inside one plugin; more wait, so that one agent can't take every thread."""
 CALLS_PER_PLUGIN = 64
 """Calls held for one plugin, running or waiting; more are refused, so that a plugin that hangs
-can't fill the service. Hooks have as many places of their own: an agent that fills its tool's holds up
-no prompt (`test_an_agent_that_fills_a_tool_holds_up_no_hook`)."""
+can't fill the service."""
+HOOKS_PER_PLUGIN = 256
+"""The same for hooks, which have places of their own: an agent that fills its tool's holds up no prompt
+(`test_an_agent_that_fills_a_tool_holds_up_no_hook`). As many as two llm processes serve prompts at once."""
+TOLD_PER_PLUGIN = 64
+"""The same for notifications: those that hang hold up no hook that decides."""
 WAIT_READY_S = 5.0
 """How long a call waits for a plugin that is being restarted."""
 TIMED_OUT = 124
@@ -33,8 +37,8 @@ TIMED_OUT = 124
 class Places:
     """Room for calls of one kind inside one plugin."""
 
-    def __init__(self, plugin: str) -> None:
-        self._plugin, self._held = plugin, 0
+    def __init__(self, plugin: str, most: int) -> None:
+        self._plugin, self._most, self._held = plugin, most, 0
         self._of: defaultdict[str, asyncio.Semaphore] = defaultdict(
             lambda: asyncio.Semaphore(CALLS_PER_AGENT)
         )
@@ -42,8 +46,8 @@ class Places:
     @asynccontextmanager
     async def one(self, agent: str) -> AsyncIterator[None]:
         """Waits while the agent has all of its own. Overloaded if the plugin's are taken."""
-        if self._held >= CALLS_PER_PLUGIN:
-            raise Overloaded(f"plugin '{self._plugin}' has {CALLS_PER_PLUGIN} calls already")
+        if self._held >= self._most:
+            raise Overloaded(f"plugin '{self._plugin}' has {self._most} calls already")
         self._held += 1
         try:
             async with self._of[agent]:
@@ -59,7 +63,9 @@ class PluginProcess:
         self.name = load.name
         self._log = log
         self._life = Life(load.name, load, load.data_dir, log, lambda on_end: Link(log, on_end))
-        self._tool_places, self._hook_places = Places(load.name), Places(load.name)
+        self._tool_places = Places(load.name, CALLS_PER_PLUGIN)
+        self._hook_places = Places(load.name, HOOKS_PER_PLUGIN)
+        self._told_places = Places(load.name, TOLD_PER_PLUGIN)
         self._told: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
 
@@ -96,12 +102,17 @@ class PluginProcess:
     ) -> frames.Answered:
         """Never `failed`: that is Failed, too. DeadlineExceeded after `timeout_s`, waiting included; else as
         `call`."""
+        return await self._hook(self._hook_places, call, agent, session, channel, timeout_s)
+
+    async def _hook(
+        self, places: Places, call: HookCall, agent: str, session: str, channel: str, timeout_s: float
+    ) -> frames.Answered:
         try:
-            async with asyncio.timeout(timeout_s), self._hook_places.one(agent):
+            async with asyncio.timeout(timeout_s), places.one(agent):
                 link = await self._loaded()
                 answer = await link.hook(frames.Hook(
                     next(self._numbers), call.hook, agent, session, channel, call.text, call.model,
-                    call.previous_model, call.reason,
+                    sender=call.sender, previous_model=call.previous_model, reason=call.reason,
                 ))  # fmt: skip
         except TimeoutError:
             late = f"plugin '{self.name}' did not answer {call.hook} within {timeout_s:g} s"
@@ -115,12 +126,12 @@ class PluginProcess:
         what goes wrong later goes to the log."""
         if self.problem:
             raise self._not_loaded()
-        if len(self._told) >= CALLS_PER_PLUGIN:
-            raise Overloaded(f"plugin '{self.name}' has {CALLS_PER_PLUGIN} notifications already")
+        if len(self._told) >= TOLD_PER_PLUGIN:
+            raise Overloaded(f"plugin '{self.name}' has {TOLD_PER_PLUGIN} notifications already")
 
         async def run() -> None:
             try:
-                await self.hook(call, agent=agent, session=session, channel=channel, timeout_s=timeout_s)
+                await self._hook(self._told_places, call, agent, session, channel, timeout_s)
             except BeigeError as error:
                 self._log.warning("a notification failed: %s", error, extra={"agent": agent})
 

@@ -8,7 +8,7 @@ from beige.config import load
 from beige.messages.tools import HookCall, HookResult, ToolCall, ToolResult
 from beige.process import Context
 from services.tools.host import build
-from services.tools.plugin_process import CALLS_PER_PLUGIN
+from services.tools.plugin_process import CALLS_PER_PLUGIN, HOOKS_PER_PLUGIN
 
 
 async def main(context: Context) -> None:
@@ -27,7 +27,7 @@ async def main(context: Context) -> None:
         )
 
     bus = Bus(context.home, context.user)
-    capacity = 2 * CALLS_PER_PLUGIN * (len(config.plugins) + 1)  # tools' and hooks' places
+    capacity = (CALLS_PER_PLUGIN + HOOKS_PER_PLUGIN) * (len(config.plugins) + 1)
     bus.serve("tools", {"tools.call": call, "tools.hook": hook}, capacity=capacity)
     try:
         await host.start()

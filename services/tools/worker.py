@@ -80,8 +80,10 @@ class Worker(worker.Worker):
         name = self._load.name
         try:
             config = self._load.agent_configs.get(call.agent, self._load.config)
-            invocation = HookInvocation(call.hook, call.agent, call.session, call.channel, call.text,
-                                        call.model, call.previous_model, call.reason, config)  # fmt: skip
+            invocation = HookInvocation(
+                call.hook, call.agent, call.session, call.channel, call.text, call.model, sender=call.sender,
+                previous_model=call.previous_model, reason=call.reason, config=config,
+            )  # fmt: skip
             value = await self._run(self._hook_pool, self._registered.hooks[call.hook], invocation)
             answer = answers.from_value(name, call.hook, value)
         except BaseException as error:

@@ -21,7 +21,7 @@ class Plugin:
         reg.hook("modelSwitched", lambda call: self.note(call))
 
     def note(self, call):
-        names = ("hook", "agent", "session", "channel", "text", "model", "previous_model", "reason")
+        names = ("hook", "agent", "session", "channel", "text", "model", "sender", "previous_model", "reason")
         said = {name: getattr(call, name) for name in names}
         with (self.data / "heard").open("a") as file:
             file.write(json.dumps(said) + "\\n")
@@ -66,6 +66,9 @@ AGENTS = {
     "hurried": agent(hook("ears", "prePrompt", timeoutS=0.5)),
     "hurried-lax": agent(hook("ears", "prePrompt", timeoutS=0.5, onFailure="continue")),
     "watched": agent(hook("ears", "prePrompt", "postResponse", observe=True)),
+    "guarded": agent(hook("guard", "prePrompt", "postResponse")),
+    "masked": agent(hook("guard", "prePrompt", "postResponse"))
+    | {"pluginConfigs": {"guard": {"action": "mask"}}},
     "pair": agent(hook("ears", "modelSwitched"), fallback=True),
 }
 
@@ -77,7 +80,8 @@ def config(url, agents):
     }
     return {
         "llm": {"providers": providers},
-        "plugins": {name: {"path": f"plugins/{name}"} for name in ("ears", "tail")},
+        "plugins": {name: {"path": f"plugins/{name}"} for name in ("ears", "tail")}
+        | {"guard": {"path": "bundled:guard", "config": {"words": ["zebra"]}}},
         "agents": agents,
         "gateway": {"port": 0},
     }

@@ -9,7 +9,8 @@ import time
 import httpx
 import pytest
 
-from beige.errors import Denied, Failed, PeerLost
+from beige.errors import Cancelled, Denied, Failed, PeerLost
+from beige.messages.base import Empty
 from beige.messages.chat import ChatCall, ChatMessage, ChatRequest
 from beige.messages.llm import CompactRequest, PromptRequest
 from beige.sessions import turn_options
@@ -200,6 +201,34 @@ def test_a_prompt_whose_llm_process_dies_during_its_hook_is_interrupted_and_show
         stage.house.stop("llm/1")
 
 
+def test_a_prompt_that_is_cancelled_during_its_hook_is_shown_to_no_model_and_the_plugin_goes_on(stage):
+    async def steps(cli):
+        asked = asyncio.create_task(prompt(cli, "asked", "wait for ever", "cancelled"))
+        while not any(line["session"] == "cancelled" for line in stage.heard("asked")):
+            await asyncio.sleep(0.02)
+        await cli.call("bus.cancel", Empty(), agent="asked", session="cancelled")
+        with pytest.raises(Cancelled):
+            await asked
+
+    stage.run(steps)
+    stage.file("go").touch()
+    ends = until(lambda: [e for e in stage.session("asked", "cancelled") if e["type"] == "turn_end"])
+    assert [end["outcome"] for end in ends] == ["cancelled"]
+    stage.simulator.answer(reply("ok"))
+    assert stage.prompt("asked", "hello", "cancelled")[0].text == "ok"
+    assert of_user(stage.simulator.requests[0]) == ["hello"]
+    stage.file("go").unlink()
+
+
+def test_a_hook_knows_who_wrote_in_a_chat(stage):
+    async def steps(cli):
+        body = PromptRequest("hello", sender="ada")
+        return await cli.call("llm.prompt", body, agent="asked", session="sent", ttl_s=60)
+
+    stage.run(steps)
+    assert [line["sender"] for line in stage.heard("asked") if line["session"] == "sent"] == ["ada"]
+
+
 # --- answers ----------------------------------------------------------------------------------------
 
 
@@ -254,6 +283,21 @@ def test_who_only_observes_holds_nothing_back_and_changes_nothing(stage):
     assert [line["text"] for line in stage.heard("watched")] == ["refuse me", "a poison in pieces"]
     assert {record["kind"] for record in stage.records("watched")} == {"told"}
     assert stage.hooks_of("watched", "watched") == []
+
+
+def test_the_bundled_guard_keeps_credentials_from_models_and_users(stage):
+    token = "ghp_" + "a1B2" * 9
+    with pytest.raises(
+        Denied, match="plugin 'guard' refused the prompt: it holds what looks like a GitHub token"
+    ):
+        stage.prompt("guarded", f"use {token}", "guarded")
+    stage.simulator.answer(reply("a ", "zebra"), reply(f"I use {token}"))
+    with pytest.raises(Denied, match="refused the answer: it holds what looks like a listed word"):
+        stage.prompt("guarded", "hello", "guarded")
+    result, events = stage.prompt("masked", f"use {token}", "masked")
+    assert (result.text, texts(events)) == ("I use [masked: a GitHub token]",) * 2
+    assert of_user(stage.simulator.requests[1]) == ["use [masked: a GitHub token]"]
+    assert token not in stage.said_to_models() + stage.home.audit_log.read_text()
 
 
 # --- models -----------------------------------------------------------------------------------------

@@ -36,9 +36,11 @@ class Reviewer:
     """The hooks of one prompt. A context manager: at its end what observers are told is handed over, unless
     the prompt was cancelled."""
 
-    def __init__(self, caller: Caller, hooks: Sequence[HookConfig], about: Mapping[str, str]) -> None:
-        """`about` goes into the log with each failure."""
-        self._caller, self._hooks, self._about = caller, hooks, about
+    def __init__(
+        self, caller: Caller, hooks: Sequence[HookConfig], about: Mapping[str, str], sender: str = ""
+    ) -> None:
+        """`about` goes into the log with each failure. `sender`: who asked, as the channel told."""
+        self._caller, self._hooks, self._about, self._sender = caller, hooks, about, sender
         self._telling: set[asyncio.Task[None]] = set()
 
     def listeners(self, hook: HookName) -> list[HookConfig]:
@@ -58,7 +60,7 @@ class Reviewer:
         prompt itself is over."""
         found: list[Hook] = []
         for entry in self.listeners(hook):
-            call = HookCall(entry.plugin, hook, text, model, tell=entry.observe)
+            call = HookCall(entry.plugin, hook, text, model=model, sender=self._sender, tell=entry.observe)
             if entry.observe:
                 self._tell(entry, call)
                 continue
@@ -71,9 +73,8 @@ class Reviewer:
     def switched(self, model: str, previous: str, reason: str) -> None:
         """Tell who listens that another model answers now. Waits for nobody."""
         for entry in self.listeners("modelSwitched"):
-            told = HookCall(
-                entry.plugin, "modelSwitched", "", model, previous, reason[:MAX_REASON], tell=True
-            )
+            told = HookCall(entry.plugin, "modelSwitched", model=model, sender=self._sender, tell=True)
+            told.previous_model, told.reason = previous, reason[:MAX_REASON]
             self._tell(entry, told)
 
     async def passed(self, hook: HookName, text: str, model: str) -> tuple[str, list[Hook]]:

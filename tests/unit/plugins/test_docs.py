@@ -13,7 +13,15 @@ import pytest
 from beige.errors import Denied
 from beige.messages.tools import ToolResult
 from beige.pluginhost.loader import Registrar, load_plugin
-from beige.plugins import PluginContext, Provides, ToolInvocation, load_manifest
+from beige.plugins import (
+    HookInvocation,
+    PluginContext,
+    Provides,
+    Refuse,
+    Replace,
+    ToolInvocation,
+    load_manifest,
+)
 from socket_bridge import protocol
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -52,6 +60,25 @@ def test_the_example_channel_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     load_plugin(tmp_path, registrar, {}, PluginContext("rig", tmp_path, logging.getLogger("plugin")))
     del sys.modules["beige_plugin_rig"]
     assert list(registrar.channels) == ["rig"]
+
+
+def test_the_example_hook_loads_and_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    source = re.search(r"```py\n(.*?)```", (DOCS / "plugins.md").read_text(), re.DOTALL)
+    assert source
+    ending = "\ndef today(): return 'Sunday'\ndef create_plugin(config, ctx): return Guard()\n"
+    (tmp_path / "plugin.py").write_text(source.group(1) + ending)
+    registrar = Registrar(Provides(hooks=("prePrompt",)))
+    load_plugin(tmp_path, registrar, {}, PluginContext("example", tmp_path, logging.getLogger("plugin")))
+    del sys.modules["beige_plugin_example"]
+
+    def answer(text: str, agent: str = "other") -> object:
+        call = HookInvocation("prePrompt", agent, "s", "c", text, "p/m")
+        return registrar.hooks["prePrompt"](call)
+
+    assert answer("hello") is None
+    assert answer("4111 1111 1111 1111") == Refuse("no card numbers, please")
+    assert answer("hello", "travel") == Replace("hello\n\nToday is Sunday.")
 
 
 def test_the_lines_of_the_socket_protocol_are_the_codes_own() -> None:

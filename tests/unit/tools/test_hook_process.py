@@ -14,7 +14,12 @@ from beige.errors import BeigeError, DeadlineExceeded, Failed, Overloaded
 from beige.messages.tools import HookCall
 from beige.plugins import Provides
 from services.tools import frames
-from services.tools.plugin_process import CALLS_PER_PLUGIN, PluginProcess
+from services.tools.plugin_process import (
+    CALLS_PER_PLUGIN,
+    HOOKS_PER_PLUGIN,
+    TOLD_PER_PLUGIN,
+    PluginProcess,
+)
 from services.tools.worker import THREADS
 
 SOURCE = """
@@ -142,7 +147,7 @@ def test_an_agent_that_fills_a_tool_holds_up_no_hook(tmp_path: Path) -> None:
 def test_hooks_that_hang_are_bounded_by_their_time_waiting_included(tmp_path: Path) -> None:
     async def test(ears: Ears) -> None:
         hanging = HookCall("ears", "postResponse", "hang")
-        calls = [ears.hear(hanging, f"a{n % 4}", 0.5) for n in range(CALLS_PER_PLUGIN)]
+        calls = [ears.hear(hanging, f"a{n % 4}", 0.5) for n in range(HOOKS_PER_PLUGIN)]
         found = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(error) for error in found} == {DeadlineExceeded}
 
@@ -151,14 +156,15 @@ def test_hooks_that_hang_are_bounded_by_their_time_waiting_included(tmp_path: Pa
 
 def test_a_notification_arrives_and_nobody_waits_for_it(tmp_path: Path) -> None:
     async def test(ears: Ears) -> None:
-        told = HookCall("ears", "modelSwitched", "", "p/b", "p/a", "p/a: overloaded")
+        told = HookCall("ears", "modelSwitched", model="p/b", previous_model="p/a", reason="p/a: overloaded")
         ears.plugin.tell(told, agent="a", session="s", channel="c", timeout_s=30.0)
         while not (ears.data / "told").exists():
             await asyncio.sleep(0.005)
         hang = HookCall("ears", "prePrompt", "hang")
         with pytest.raises(Overloaded):
-            for _ in range(CALLS_PER_PLUGIN + 1):
+            for _ in range(TOLD_PER_PLUGIN + 1):
                 ears.plugin.tell(hang, agent="b", session="", channel="", timeout_s=30.0)
+        assert (await ears.hear(HookCall("ears", "postResponse", "loud"), "b")).text == "LOUD"
 
     with_ears(tmp_path, test)
     assert (tmp_path / "data" / "told").read_text() == "p/a p/b p/a: overloaded"
