@@ -13,6 +13,7 @@ import os
 import pwd
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
@@ -205,8 +206,9 @@ def _inside(path: Path) -> str:
         for _, entry in zip(range(LISTED), entries, strict=False):
             if entry.name in CREDENTIALS:
                 return f"the keys {entry.name!r}"
-            if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
-                return f"the socket {entry.name!r}"
+            with suppress(FileNotFoundError):  # it went away meanwhile
+                if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    return f"the socket {entry.name!r}"
     return ""
 
 
