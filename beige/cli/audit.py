@@ -59,6 +59,12 @@ def query(
     type: Annotated[str, typer.Option(help="core_tool, tool, egress, model_call or hook.")] = "",
     decision: Annotated[str, typer.Option(help="allowed or denied.")] = "",
     session: Annotated[str, typer.Option(help="Only this session.")] = "",
+    channel: Annotated[
+        str,
+        typer.Option(
+            help="Only what came through it: cli, http, http:TOKEN for one token, a channel's name."
+        ),
+    ] = "",
     id: Annotated[str, typer.Option(help="Only this call.")] = "",
     parent: Annotated[str, typer.Option(help="Only calls that this call caused.")] = "",
     since: Annotated[str, typer.Option(help="From here on: 15m, 2h, 7d ago, or ISO 8601.")] = "",
@@ -74,6 +80,7 @@ def query(
     Examples:
       beige audit query --agent travel --since 1h --tree
       beige audit query --errors --json | jq .error
+      beige audit query --channel http:ci --since 7d
       beige audit query --type model_call --since 1d --phase finished
       beige audit query --type hook --session trip-1
     """
@@ -90,7 +97,7 @@ def query(
         begin, end = moment(since, now), moment(until, now)
     except Malformed as error:
         raise typer.BadParameter(str(error)) from None
-    asked = Query(agent, tool, type, decision, session, id, parent, phase, begin, end, errors)
+    asked = Query(agent, tool, type, decision, session, channel, id, parent, phase, begin, end, errors)
     found = _search(_log(), asked)
     shown = _print_tree(found) if tree and not json_output else _print(found, json_output)
     if not shown:

@@ -25,6 +25,8 @@ class Query:
     type: str = ""
     decision: str = ""
     session: str = ""
+    channel: str = ""
+    """`http` also means `http:NAME`, the calls of one token."""
     id: str = ""
     parent: str = ""
     phase: str = ""
@@ -38,6 +40,7 @@ class Query:
                 getattr(self, name) in ("", getattr(record, name))
                 for name in ("agent", "tool", "type", "decision", "session", "id", "parent", "phase")
             )
+            and f"{record.channel}:".startswith(f"{self.channel}:" if self.channel else "")
             and (not self.since or record.ts >= self.since)
             and (not self.until or record.ts < self.until)
             and (not self.errors or is_error(record))
@@ -129,7 +132,7 @@ def tree_lines(roots: list[Node], width: int = 0) -> Iterator[str]:
     stack = [(root, "", "") for root in reversed(roots)]
     while stack:
         node, lead, indent = stack.pop()
-        line = lead + _summary(node.record)
+        line = lead + _summary(node.record, root=not lead)
         yield line[: width - 1] + "…" if width and len(line) > width else line
         for index in range(len(node.children) - 1, -1, -1):
             last = index == len(node.children) - 1
@@ -139,7 +142,11 @@ def tree_lines(roots: list[Node], width: int = 0) -> Iterator[str]:
             )  # fmt: skip
 
 
-def _summary(record: Record) -> str:
+def _summary(record: Record, *, root: bool) -> str:
+    """`root`: nothing that is shown caused it, so it says where it came from."""
     time, call, _, agent, tool, args, outcome, ms = row(record)
     outcome = outcome or "running, or lost"
-    return f"{time[11:]} {call} {agent} {tool} {args[:200]} → {outcome}" + (f" {ms} ms" if ms else "")
+    source = f" (through {printable(record.channel)})" if root and record.channel else ""
+    return (
+        f"{time[11:]} {call} {agent} {tool} {args[:200]} → {outcome}" + (f" {ms} ms" if ms else "") + source
+    )

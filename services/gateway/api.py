@@ -56,13 +56,18 @@ class Call:
     body: Any = None
     query: Any = None
 
+    @property
+    def channel(self) -> str:
+        """What the audit log and the session's file say of where it came from: whose token it was."""
+        return f"{CHANNEL}:{self.token.name}"
+
     def wants(self, media_type: str) -> bool:
         return media_type in self.request.headers.get("accept", "")
 
     async def bus(self, method: str, body: msgspec.Struct, *, ttl_s: float = 30.0) -> Any:
         """A call on the bus in the name of this agent and session. The reply's body."""
         return await self.gateway.bus.call(
-            method, body, agent=self.agent, session=self.session, channel=CHANNEL, ttl_s=ttl_s
+            method, body, agent=self.agent, session=self.session, channel=self.channel, ttl_s=ttl_s
         )
 
     async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,6 @@ from beige.bus import Bus
 from beige.errors import BeigeError, Cancelled, Failed, Unavailable
 from beige.messages.llm import PromptRequest
 from beige.sessions import new_id, turn_options
-from services.gateway.api import CHANNEL
 from services.gateway.jobs import KEEP_S, Job, Jobs
 
 log = logging.getLogger("gateway")
@@ -24,12 +23,14 @@ class Prompts:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
-    def start(self, agent: str, session: str, request: PromptRequest) -> Job:
+    def start(self, agent: str, session: str, channel: str, request: PromptRequest) -> Job:
         """Ask for a turn; returns at once. Unavailable while the gateway stops, Overloaded."""
         if self._stopping:
             raise Unavailable("the gateway is stopping")
         job = self.jobs.new(agent, session or new_id())
-        task = asyncio.get_running_loop().create_task(self._run(job, request), name=f"prompt {job.id}")
+        task = asyncio.get_running_loop().create_task(
+            self._run(job, channel, request), name=f"prompt {job.id}"
+        )
         job.cancel = task.cancel
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -44,9 +45,9 @@ class Prompts:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _run(self, job: Job, request: PromptRequest) -> None:
+    async def _run(self, job: Job, channel: str, request: PromptRequest) -> None:
         try:
-            await self._relay(job, request)
+            await self._relay(job, channel, request)
         except BeigeError as error:
             job.end(error)
         except asyncio.CancelledError:
@@ -59,8 +60,8 @@ class Prompts:
             self.jobs.ended(job)
             asyncio.get_running_loop().call_later(KEEP_S, self.jobs.forget, job)
 
-    async def _relay(self, job: Job, request: PromptRequest) -> None:
-        stream = self._bus.open("llm.prompt", request, **turn_options(job.agent, job.session, CHANNEL))
+    async def _relay(self, job: Job, channel: str, request: PromptRequest) -> None:
+        stream = self._bus.open("llm.prompt", request, **turn_options(job.agent, job.session, channel))
         async with stream:
             async for event in stream:
                 job.event(event)

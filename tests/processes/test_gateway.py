@@ -137,7 +137,22 @@ def test_one_core_tool_call_is_governed_and_audited(stage):
     log = stage.home.audit_log.read_text().splitlines()
     mine = [record for record in map(json.loads, log) if record["src"] == "gateway/0"]
     assert {"write", "read", "patch", "exec"} <= {record["tool"] for record in mine}
-    assert {record["channel"] for record in mine} == {"http"}
+    assert {record["channel"] for record in mine} == {"http:setup"}
+
+
+def test_the_records_and_the_session_say_whose_token_it_was(stage):
+    for name in ("ci", "phone"):
+        with stage.client(stage.new_token(name)) as client:
+            asked = {"text": "go", "session": f"of-{name}"}
+            assert client.post(PROMPT.format("travel"), json=asked).status_code == 200
+    log = [json.loads(line) for line in stage.home.audit_log.read_text().splitlines()]
+    for name in ("ci", "phone"):
+        mine = [record for record in log if record.get("session") == f"of-{name}"]
+        assert {record["tool"] for record in mine} >= {"write", "exec", "model"}, "the turn's own calls"
+        assert {record["channel"] for record in mine} == {f"http:{name}"}
+        session = stage.home.sessions / "travel" / f"of-{name}.jsonl"
+        prompts = [line for line in map(json.loads, session.open()) if line["type"] == "prompt"]
+        assert [line["channel"] for line in prompts] == [f"http:{name}"]
 
 
 def test_errors_have_one_shape_and_a_code(stage):

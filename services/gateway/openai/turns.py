@@ -71,7 +71,7 @@ class Turns:
             raise Refused(f"the new messages have more than {MAX_PROMPT} characters", "messages",
                           "string_above_max_length")  # fmt: skip
         request = PromptRequest(text, settings=SessionSettings(thinking_level=asked.thinking))
-        job = call.gateway.prompts.start(call.agent, session, request)
+        job = call.gateway.prompts.start(call.agent, session, call.channel, request)
         self._busy[call.agent, session] += 1
         place = Place(session, before.turns + 1, told or before.system)
         return Turn(job, response, place, names, root, tip)

@@ -13,7 +13,7 @@ from beige.config.models import NAME_PATTERN
 from beige.errors import BeigeError, Denied, NotFound
 from beige.messages.chat import ChatEvent, ChatMessage, ChatRequest, ChatResult, ChatTool, Words
 from services.gateway.access import check_scope
-from services.gateway.api import CHANNEL, Call, Endpoint, Shape
+from services.gateway.api import Call, Endpoint, Shape
 from services.gateway.errors import body_of
 from services.gateway.streams import NDJSON
 
@@ -45,7 +45,7 @@ async def _events(call: Call, agent: str, request: ChatRequest) -> AsyncIterator
     """Ends with `done`, `blocked` (policy's no) or `error`. Who goes away ends the model call."""
     try:
         async with call.gateway.bus.open(
-            "llm.chat", request, agent=agent, channel=CHANNEL, ttl_s=CHAT_S
+            "llm.chat", request, agent=agent, channel=call.channel, ttl_s=CHAT_S
         ) as stream:
             async for event in stream:
                 yield _line(event)

@@ -21,7 +21,7 @@ from beige.messages.sandbox import (
     WriteResult,
 )
 from beige.wire import CHUNK
-from services.gateway.api import CHANNEL, Call, Endpoint, Shape
+from services.gateway.api import Call, Endpoint, Shape
 
 FILE_TTL_S, EXEC_GRACE_S = 120.0, 60.0
 READ_BYTES = 8 * 1024 * 1024
@@ -148,7 +148,9 @@ async def _exec(call: Call, params: ExecParams) -> ExecDone:
 
 async def _read(call: Call, params: ReadParams) -> ReadDone:
     body, content = ReadRequest(params.path, params.offset, params.limit), bytearray()
-    opened = call.gateway.bus.open("sandbox.read", body, agent=call.agent, channel=CHANNEL, ttl_s=FILE_TTL_S)
+    opened = call.gateway.bus.open(
+        "sandbox.read", body, agent=call.agent, channel=call.channel, ttl_s=FILE_TTL_S
+    )
     async with opened as stream:
         async for chunk in stream:
             content += chunk
@@ -171,7 +173,9 @@ async def _write(call: Call, params: WriteParams) -> WriteDone:
         done: WriteResult = await call.bus("sandbox.write", WriteRequest(params.path, data), ttl_s=FILE_TTL_S)
         return WriteDone(done.size, done.created)
     body = WriteRequest(params.path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
-    opened = call.gateway.bus.open("sandbox.write", body, agent=call.agent, channel=CHANNEL, ttl_s=FILE_TTL_S)
+    opened = call.gateway.bus.open(
+        "sandbox.write", body, agent=call.agent, channel=call.channel, ttl_s=FILE_TTL_S
+    )
     async with opened as stream:
         try:
             for at in range(0, len(data), CHUNK):

@@ -37,7 +37,7 @@ class EventsQuery(Shape):
 async def prompt(call: Call) -> Any:
     body: PromptBody = call.body
     request = PromptRequest(body.text, settings=body.settings)
-    job = call.gateway.prompts.start(call.agent, body.session or "", request)
+    job = call.gateway.prompts.start(call.agent, body.session or "", call.channel, request)
     if body.stream:
         return streams.response(call, job, 0, cancel_on_disconnect=body.cancel_on_disconnect)
     try:

@@ -27,7 +27,7 @@ from beige.messages.session_settings import (
     ThinkingLevel,
 )
 from beige.sessions import new_id, turn_options
-from services.gateway.api import CHANNEL, Call, Endpoint, Shape
+from services.gateway.api import Call, Endpoint, Shape
 from services.gateway.routes.prompts import SessionName
 
 HISTORY_BYTES = 4 * 1024 * 1024
@@ -104,7 +104,7 @@ async def fork(call: Call) -> SessionInfo:
 
 async def compact(call: Call) -> CompactResult:
     """Ends when its client goes away."""
-    options = turn_options(call.agent, call.session, CHANNEL)
+    options = turn_options(call.agent, call.session, call.channel)
     work = call.gateway.bus.call("llm.compact", CompactRequest(call.body.instructions), **options)
     result: CompactResult = await call.while_connected(work)
     return result
@@ -114,7 +114,7 @@ async def history(call: Call) -> History:
     """Whole entries, as many as fit."""
     body, data, whole = HistoryRequest(call.query.after), bytearray(), False
     opened = call.gateway.bus.open(
-        "llm.history", body, agent=call.agent, session=call.session, channel=CHANNEL
+        "llm.history", body, agent=call.agent, session=call.session, channel=call.channel
     )
     async with opened as stream:
         async for chunk in stream:

@@ -167,5 +167,20 @@ def test_what_is_no_time_is_malformed(text):
         moment(text, datetime.now(UTC))
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("", 4), ("http", 2), ("http:ci", 1), ("cli", 1), ("ht", 0), ("http:", 0), ("http:c", 0)],
+)
+def test_http_is_every_tokens_channel(asked, found):
+    log = [record(str(n), channel=channel) for n, channel in enumerate(("http:ci", "http:phone", "cli", ""))]
+    assert sum(map(Query(channel=asked).matches, log)) == found
+
+
+def test_the_tree_says_where_a_call_without_a_cause_came_from():
+    log = [record("1", channel="http:ci"), record("2", parent="1", channel="http:ci")]
+    first, second = tree_lines(tree(log))
+    assert first.endswith("(through http:ci)") and "through" not in second
+
+
 def test_a_query_without_conditions_matches_all():
     assert all(map(Query().matches, LOG))
