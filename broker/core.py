@@ -414,7 +414,7 @@ class Core(Links):
                 self.abort(call, "deadline_exceeded", "the call's time is over")
         self.tend_links()
         for service in self.services.values():
-            if service.served:
+            if service.workers:
                 service.served_at = now
             elif service.queue and now - service.served_at >= UNAVAILABLE_AFTER_S:
                 self._expire(service)

@@ -61,7 +61,8 @@ class Service:
     def __init__(self, name: str, served_at: float) -> None:
         self.name = name
         self.served_at = served_at
-        """When it last had a worker that takes calls."""
+        """When it last had a worker, if only one that ends: it is being restarted, and the next one's time
+        begins when that one is gone."""
         self.workers: dict[bytes, Peer] = {}
         self.queue = Queue()
         self._sticky: OrderedDict[str, tuple[Peer, float]] = OrderedDict()
@@ -89,10 +90,6 @@ class Service:
         if not worker.alive or worker.draining:
             return False
         return idle_s < self.STICKY_S or any(call.affinity == key for call in worker.work.values())
-
-    @property
-    def served(self) -> bool:
-        return any(not worker.draining for worker in self.workers.values())
 
     def has_room(self) -> bool:
         return any(len(w.work) < w.capacity and not w.draining for w in self.workers.values())

@@ -151,7 +151,8 @@ def test_the_records_and_the_session_say_whose_token_it_was(stage):
         assert {record["tool"] for record in mine} >= {"write", "exec", "model"}, "the turn's own calls"
         assert {record["channel"] for record in mine} == {f"http:{name}"}
         session = stage.home.sessions / "travel" / f"of-{name}.jsonl"
-        prompts = [line for line in map(json.loads, session.open()) if line["type"] == "prompt"]
+        lines = map(json.loads, session.read_text().splitlines())
+        prompts = [line for line in lines if line["type"] == "prompt"]
         assert [line["channel"] for line in prompts] == [f"http:{name}"]
 
 

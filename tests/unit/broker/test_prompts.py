@@ -59,6 +59,20 @@ def test_a_prompt_that_had_a_worker_and_finds_no_other_may_have_been_executed(pl
     ]  # fmt: skip
 
 
+def test_what_a_draining_worker_leaves_has_the_whole_time_until_the_next_one_comes(play):
+    cli, ending = play.peer("cli/0"), play.peer("llm/0", "llm")
+    prompt(play, cli, 1, idem="k1")
+    play.take("llm/0")
+    ending.draining = True
+    prompt(play, cli, 2, idem="k2")
+    play.core.tick(play.core.now + 8.0)
+    play.core.lose(ending, "bye")
+    play.core.tick(play.core.now + 4.9)
+    assert play.take("cli/0") == []
+    play.peer("llm/1", "llm")
+    assert [h.attempt for h, _ in play.take("llm/1")] == [2, 1]
+
+
 def test_a_prompt_without_idempotency_key_ends_with_its_worker(play):
     cli, dead = play.peer("cli/0"), play.peer("llm/0", "llm")
     play.peer("llm/1", "llm")
