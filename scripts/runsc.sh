@@ -20,7 +20,7 @@ give_up() {
     exit 3
 }
 
-works() { "$1" --version 2>/dev/null | grep -q '^runsc version'; }
+works() { [[ $("$1" --version 2>/dev/null) == "runsc version "* ]]; }
 
 # Where this machine's own packages come from; a mirror that isn't Debian's fails at the signature.
 mirrors() {
