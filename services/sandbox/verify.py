@@ -104,7 +104,7 @@ class Verification:
             network=self._config.network,
             filtered=await self._sandbox.filtered(),
         )
-        with suppress(OSError, ValueError):  # then that probe fails, and says so
+        with suppress(OSError, ValueError, KeyError, TypeError):  # then that probe fails, and says so
             found["Cgroup"] = await asyncio.to_thread(self._limits, found["State"]["Pid"])
         return facts, found
 
