@@ -38,6 +38,7 @@ class Plugin:
 
     def after(self, call):
         self.note(call)
+        while "linger" in call.text and not (self.data / "go").exists(): time.sleep(0.01)
         if "poison" in call.text: return Refuse("poison in it")
         if "secret" in call.text: return Replace(call.text.replace("secret", "[hidden]"))
 
@@ -59,8 +60,8 @@ def hook(plugin, *on, **more):
 
 AGENTS = {
     "plain": agent(),
-    "asked": agent(hook("ears", "prePrompt")),
-    "both": agent(hook("ears", "prePrompt", "postResponse")),
+    "asked": agent(hook("ears", "prePrompt", timeoutS=60)),
+    "both": agent(hook("ears", "prePrompt", "postResponse", timeoutS=60)),
     "chain": agent(hook("tail", "prePrompt"), hook("ears", "prePrompt")),
     "lax": agent(hook("ears", "prePrompt", onFailure="continue")),
     "hurried": agent(hook("ears", "prePrompt", timeoutS=0.5)),

@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from beige.errors import Cancelled, Denied, Failed, PeerLost
+from beige.errors import BeigeError, Cancelled, Denied, Failed, PeerLost
 from beige.messages.base import Empty
 from beige.messages.chat import ChatCall, ChatMessage, ChatRequest
 from beige.messages.llm import CompactRequest, PromptRequest
@@ -280,9 +280,51 @@ def test_who_only_observes_holds_nothing_back_and_changes_nothing(stage):
     result, events = stage.prompt("watched", "refuse me", "watched")
     assert (result.text, texts(events)) == ("a poison in pieces",) * 2
     until(lambda: len(stage.heard("watched")) == 2)
-    assert [line["text"] for line in stage.heard("watched")] == ["refuse me", "a poison in pieces"]
+    assert {line["text"] for line in stage.heard("watched")} == {"refuse me", "a poison in pieces"}
     assert {record["kind"] for record in stage.records("watched")} == {"told"}
     assert stage.hooks_of("watched", "watched") == []
+
+
+@pytest.mark.parametrize("victim", ["tools", "llm"])
+def test_an_answer_whose_check_is_interrupted_by_kill_9_is_shown_to_nobody(stage, victim):
+    """Whoever dies: no hook runs again, the file has the answer if anybody has, and the session goes on."""
+    name, seen = f"lingers-{victim}", []
+    awake(stage)
+    stage.start("llm/1")  # who takes over
+    stage.simulator.answer(reply("I linger"), reply("ok"))
+
+    async def steps(cli):
+        body = PromptRequest("tell")
+        async with cli.open("llm.prompt", body, **turn_options("both", name, "test")) as stream:
+
+            async def follow():
+                async for event in stream:
+                    seen.append(event)
+
+            following = asyncio.create_task(follow())
+            while not any(line["text"] == "I linger" for line in heard_of(name)):
+                await asyncio.sleep(0.02)
+            serving = stage.records(name, "started")[-1]["src"].removesuffix("/0")
+            await asyncio.to_thread(stage.house.kill, serving if victim == "llm" else victim)
+            with pytest.raises(BeigeError) as caught:
+                await stream.result()
+            await asyncio.gather(following, return_exceptions=True)
+            return caught.value
+
+    def heard_of(session):
+        return [line for line in stage.heard("both", hook="postResponse") if line["session"] == session]
+
+    error = stage.run(steps)
+    assert isinstance(error, Failed if victim == "tools" else PeerLost), error
+    assert texts(seen) == ""
+    assert len(heard_of(name)) == 1, "it ran once"
+    stage.file("go").touch()
+    if victim == "tools":
+        stage.start("tools")
+    assert stage.prompt("both", "hello", name)[0].text == "ok"
+    stage.file("go").unlink()
+    if "llm/1" in stage.house.processes:
+        stage.house.stop("llm/1")
 
 
 def test_the_bundled_guard_keeps_credentials_from_models_and_users(stage):
