@@ -31,8 +31,12 @@ class Bot:
         self._name = ""
 
     async def serve(self) -> None:
-        """Until cancelled. ApiError if Telegram refuses the token."""
+        """Until cancelled. ApiError if Telegram refuses the token; ValueError for an agent that may not be
+        spoken to, before anybody is told so."""
         log = self._ctx.log
+        unlisted = sorted(set(self._settings.agents.values()) - set(self._ctx.agents))
+        if unlisted:
+            raise ValueError(f"config.agents: {unlisted[0]!r} is not among the channel's agents")
         me = await self._api.insist("getMe", log=log)
         self._name = msgspec.json.decode(me, type=_Me).username
         await self._api.insist("deleteMyCommands", log=log)

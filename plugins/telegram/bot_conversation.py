@@ -55,6 +55,7 @@ class Conversation:
         self._more = asyncio.Event()
         self._stops = 0
         self._told_busy = False
+        """Whoever floods the chat is not answered in kind."""
         self._lines: list[str] = []
         self._speaking = asyncio.Lock()
         self._announcing: asyncio.Task[None] | None = None
@@ -79,9 +80,7 @@ class Conversation:
                 await self._end(entry, await self._obey(command))
             elif len(self._waiting) >= WAITING:
                 await self._end(entry, "" if self._told_busy else bot_text.BUSY)
-                self._told_busy = (
-                    True  # until there is room again: whoever floods the chat is not answered in kind
-                )
+                self._told_busy = True
             else:
                 self._waiting.append(entry)
                 self._more.set()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 API_BASE = "https://api.telegram.org"
 _TOKEN = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{10,100}\Z")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEYS = ("token", "users", "chats", "agents", "apiBase")
 
 
@@ -41,13 +43,21 @@ def settings_of(config: dict[str, Any]) -> Settings:
     if not users:
         raise ValueError("config.users: lists nobody; write the Telegram ids of those who may use the bot")
     base = config.get("apiBase", API_BASE)
-    if not isinstance(base, str) or not base.startswith(
-        ("https://", "http://127.0.0.1:", "http://localhost:")
-    ):
+    if not isinstance(base, str) or not _safe(base):
         raise ValueError(
             "config.apiBase: must be https:// (or http:// on this machine): the token goes there"
         )
     return Settings(token, users, _ids(config, "chats"), _agents(config.get("agents", {})), base.rstrip("/"))
+
+
+def _safe(base: str) -> bool:
+    """Whether the token may go there: over TLS, or not beyond this machine."""
+    try:
+        url = urlsplit(base)
+        plain = url.username is None and not url.query and not url.fragment and bool(url.hostname)
+    except ValueError:
+        return False
+    return plain and (url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK))
 
 
 def _ids(config: dict[str, Any], key: str) -> frozenset[int]:

@@ -1,8 +1,8 @@
 """What one channel may ask for, carried out on the bus: the wall around a channel's plugin.
 
 The plugin names a conversation and an agent. Which agents those may be is the configuration's word, checked
-here and again by llm; which session a conversation is in is this file's. So a plugin in bad hands speaks to
-the agents its channel lists, in sessions of its own, and asks for nothing else
+here, and again by llm and policy; which session a conversation is in is this file's. So a plugin in bad
+hands speaks to the agents its channel lists, in sessions of its own, and asks for nothing else
 (`tests/attacks/test_channels.py`).
 """
 
@@ -29,6 +29,8 @@ from services.channels.lanes import Key, Lanes, Room
 
 TOOL_EVENTS = frozenset({"tool_start", "tool_output", "tool_end"})
 DELTAS = frozenset({"text_delta", "thinking_delta"})
+REFUSALS = 100
+"""Agents of which it is logged, once each, that they were asked for: a plugin doesn't fill the log."""
 OnEvent = Callable[[PromptEvent], Awaitable[None]]
 
 
@@ -60,6 +62,7 @@ class Desk:
         self._defaults = SessionSettings(config.defaults.verbose, config.defaults.streaming)
         self._log = log
         self._lanes = Lanes(room)
+        self._refused: set[str] = set()
         self._turns: defaultdict[Key, dict[asyncio.Task[PromptResult], _Turn]] = defaultdict(dict)
 
     async def serve(self, ask: frames.AnyAsk, on_event: OnEvent) -> Any:
@@ -82,7 +85,9 @@ class Desk:
         """Stops a plugin that asks for an agent its channel does not list."""
         wanted = agent or self._agents[0]
         if wanted not in self._agents:
-            self._log.warning("refused: it asked for agent %r, which it may not speak to", wanted)
+            if len(self._refused) < REFUSALS and wanted not in self._refused:
+                self._refused.add(wanted)
+                self._log.warning("refused: it asked for agent %r, which it may not speak to", wanted)
             raise Denied(f"channel '{self._channel}' may not speak to agent '{wanted}'")
         return wanted
 

@@ -93,8 +93,3 @@ class Link(Child):
             self.send(frames.Refused(ask.id, "failed", "internal error: see the log of channels", "maybe"))
         else:
             self.send(frames.Reply(ask.id, _encode(reply)))
-
-    async def settled(self) -> None:
-        """After the end: returns when nothing of it runs any more."""
-        if self._asks:
-            await asyncio.gather(*self._asks.values(), return_exceptions=True)

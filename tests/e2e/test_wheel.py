@@ -15,8 +15,10 @@ assert "site-packages" in beige.paths.__file__, beige.paths.__file__
 for name in ("Dockerfile", "seccomp.json", "tool-client.c"):
     assert (image_dir() / name).is_file(), name
 assert (bundled_plugins_dir() / "kv" / "plugin.json").is_file()
+assert (bundled_plugins_dir() / "telegram" / "bot_api.py").is_file()
 import broker.router, socket_bridge.service, services.llm.service, services.policy.service
 import services.audit.service, services.sandbox.service, services.tools.service, services.tap.service
+import services.channels.service
 print("complete")
 """
 

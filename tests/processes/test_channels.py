@@ -167,6 +167,18 @@ def gone(pid):
         os.close(handle)
 
 
+def test_kill_of_the_broker_ends_what_runs_and_the_channel_goes_on(stage):
+    with stage.asking("prompt", conversation="c1", text="long") as lines:
+        next(lines)
+        stage.wait_for_effect("start sleep 60 # long")
+        stage.house.kill("broker")
+        stage.start("broker")
+        *_, last = lines
+    assert (last["error"], last["executed"]) == ("peer_lost", "maybe")
+    stage.wait_for_effect("killed sleep 60 # long")
+    wait_until(lambda: stage.say("and now", "after-broker")[0].get("text") == "You said: and now")
+
+
 def test_a_plugin_that_dies_loses_its_turns_and_is_started_again(stage):
     with stage.asking("prompt", conversation="c1", text="long") as lines:
         next(lines)

@@ -1,5 +1,8 @@
 """The channel telegram: the shipped plugin in a real house, against a server that speaks the Bot API."""
 
+import contextlib
+import sqlite3
+
 import pytest
 
 from tests.processes.channel_stage import new_channel_stage, wait_until
@@ -55,6 +58,13 @@ def begin_long(stage):
     stage.bot.say("long")
     stage.wait_for_effect("start sleep 60 # long")
     said(stage, before, SCRIPTED)
+
+
+def kept(stage):
+    """How many messages the bot has not done with."""
+    path = stage.home.data / "channels" / "telegram" / "inbox.sqlite3"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT count(*) FROM messages").fetchone()[0]
 
 
 def test_it_registers_its_commands_after_deleting_stale_ones(stage):
@@ -202,6 +212,7 @@ def test_kill_of_channels_neither_loses_nor_repeats_a_message(stage):
     )
     assert others == ["You said: after it", "You said: while it was down"]
     assert stage.effects().count("start sleep 60 # long") == 1
+    wait_until(lambda: kept(stage) == 0)
     stage.house.stop("channels")
     stage.bot.clear()
     stage.start("channels")
@@ -226,3 +237,13 @@ def test_a_wrong_token_is_said_in_the_log_and_never_shown():
         stage.start()
         wait_until(lambda: "getMe: 401 Unauthorized" in stage.house.log("channels"))
         assert wrong not in stage.house.log("channels")
+
+
+def test_an_agent_that_is_not_the_channels_is_said_in_the_log():
+    with BotServer() as bot:
+        wrong = channels(bot.url)
+        wrong["telegram"]["agents"] = ["travel"]
+        with new_channel_stage(wrong, {"BOT_TOKEN": TOKEN}, {"telegram": "bundled:telegram"}) as stage:
+            stage.start("broker", "channels")
+            wait_until(lambda: "'home' is not among the channel's agents" in stage.house.log("channels"))
+        assert bot.calls == []

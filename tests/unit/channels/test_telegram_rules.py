@@ -52,6 +52,10 @@ def test_what_is_configured_is_taken():
         ({"agents": {"x": "home"}}, "config.agents"),
         ({"apiBase": "http://api.example"}, "config.apiBase: must be https"),
         ({"apiBase": "http://127.0.0.1.evil.example/"}, "config.apiBase: must be https"),
+        ({"apiBase": "http://127.0.0.1:80@evil.example/"}, "config.apiBase: must be https"),
+        ({"apiBase": "https://user:x@api.example"}, "config.apiBase: must be https"),
+        ({"apiBase": "https://"}, "config.apiBase: must be https"),
+        ({"apiBase": "https://[x"}, "config.apiBase: must be https"),
         ({"user": [7]}, "config.user: unknown key"),
     ],
 )
