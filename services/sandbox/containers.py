@@ -94,6 +94,9 @@ class Sandbox:
         self._lock = asyncio.Lock()
         self._running = 0
         self._memory_kills = 0
+        self._container = ""
+        """Id of the one that commands go to."""
+        self._replaced: ends.End | None = None
         self.workspace = Workspace(home, agent, self.config.sandbox, engine, seccomp, log)
 
     # --- for callers -----------------------------------------------------------------------------------
@@ -122,6 +125,7 @@ class Sandbox:
     async def run(self, command: Command, on_output: OnOutput | None = None) -> Exit:
         """`Channel.run`, with everything that can go wrong as a BeigeError."""
         channel = await self.channel()
+        container = self._container
         try:
             return await channel.run(command, on_output)
         except EngineError as error:
@@ -129,8 +133,8 @@ class Sandbox:
         except CannotRun as error:
             raise _cannot_run(error, command) from error
         except ChannelLost as error:
-            container = container_name(self._home, self.agent)
-            raise await ends.why_lost(self._engine, self.agent, container, error) from error
+            known = self._engine, self.agent, container, error
+            raise await ends.why_lost(*known, lambda: self._replaced) from error
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -286,8 +290,8 @@ class Sandbox:
             if adopted is not None:
                 return adopted
         if found is not None:
-            why = await ends.summary(self._engine, found)
-            self._log.info("replacing the container of %s (%s)", self.agent, why)
+            self._replaced = await ends.end_of(self._engine, found)
+            self._log.info("replacing the container of %s (%s)", self.agent, self._replaced)
             await self._engine.remove(found.id)
         return await self._create(specs, image_id)
 
@@ -363,11 +367,13 @@ class Sandbox:
         return started
 
     async def _executor_of(self, container: Container, timeout_s: float) -> Channel | None:
+        self._container = container.id
         exact = container.runtime in REAL_PIDS
         self._listener.expect(Identity(container.id, container.pid, exact=exact))
         return await self._listener.connected(timeout_s)
 
     def _by_docker_exec(self, container: str) -> Channel:
+        self._container = container
         self._exec_channel = DockerExecChannel(self._engine, container)
         return self._exec_channel
 

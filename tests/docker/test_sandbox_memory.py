@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -50,19 +51,38 @@ def test_an_executor_that_the_kernel_kills_is_told_and_replaced(alone, tools, sa
     workspace = alone.home.workspace("travel")
 
     async def test(bus):
-        running = asyncio.create_task(tools.bash(bus, f"echo kept > file; {PIN} {WAIT} exec tail /dev/zero"))
+        hog = f"echo kept > file; {PIN} {WAIT} exec tail /dev/zero"
+        running = [asyncio.create_task(tools.bash(bus, command)) for command in (hog, f"{WAIT} sleep 8821")]
         await appears(workspace / "runs")
         container = alone.container("travel")
         await asyncio.to_thread(offer_the_first, tools, container, sandbox_image)
         (workspace / "go").touch()
-        with pytest.raises(Failed, match="was lost: the container ran out of memory") as caught:
-            await running
-        assert caught.value.executed == "maybe"
+        for one in running:
+            with pytest.raises(Failed, match="was lost: the container ran out of memory") as caught:
+                await one
+            assert caught.value.executed == "maybe"
         assert await out_of_memory(bus) == ("exited", 137, True)
         assert await tools.out(bus, "cat file") == "kept\n"
 
     alone.operate(test)
     assert "replacing the container of travel (exited, out of memory)" in alone.log("sandbox")
+
+
+def test_who_waited_is_told_though_another_has_replaced_the_container(alone, tools):
+    """The next caller does not wait until those before have heard why theirs ended."""
+
+    async def test(bus):
+        running = [asyncio.create_task(tools.bash(bus, f"{WAIT}")) for _ in range(8)]
+        await appears(alone.home.workspace("travel") / "runs")
+        killed = asyncio.create_task(asyncio.to_thread(tools.docker, "kill", alone.container("travel")))
+        while not all(one.done() for one in running):
+            with contextlib.suppress(Failed):
+                await tools.bash(bus, "true")
+        await killed
+        for error in await asyncio.gather(*running, return_exceptions=True):
+            assert isinstance(error, Failed) and "the container ended (exited, exit code 137)" in str(error)
+
+    alone.operate(test)
 
 
 def test_a_kill_from_outside_is_not_blamed_on_a_command_killed_before(alone, tools):
