@@ -82,7 +82,8 @@ class Chat:
             return known
         passed, hooks = await reviewer.passed("prePrompt", text, model)
         await _tell_hooks(request, hooks)
-        self._passed.keep(request.agent, text, passed)
+        if all(hook.state != "skipped" for hook in hooks):  # done without once is not checked
+            self._passed.keep(request.agent, text, passed)
         return passed
 
 

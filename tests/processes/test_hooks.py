@@ -392,6 +392,14 @@ def test_a_clients_own_conversation_passes_the_hooks_all_of_it_and_each_message_
     assert [line["text"] for line in stage.heard("asked", hook="prePrompt")].count("swap first") == 1
 
 
+def test_a_message_that_could_not_be_checked_is_checked_again(stage):
+    awake(stage)
+    for _ in range(2):
+        _, events = chat(stage, "lax", "raise x")
+        assert "goes on without plugin 'ears'" in texts(events, "notice")
+    assert [line["text"] for line in stage.heard("lax")].count("raise x") >= 2
+
+
 def test_a_refused_message_stays_refused_behind_newer_ones(stage):
     for messages in (["refuse this"], ["refuse this", "and now?"]):
         with pytest.raises(Denied, match="refused the prompt"):
