@@ -1,6 +1,8 @@
 """What a hook's answer means: the table of failures, and who is shown what."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from beige.config import HookConfig
 from beige.errors import DeadlineExceeded, Denied, Failed, PeerLost, Unavailable
@@ -110,3 +112,27 @@ def test_a_refusal_is_a_decision_and_a_failure_an_accident(state, kind):
     with pytest.raises(kind):
         raise_stopped(hooks("unchanged", state))
     raise_stopped(hooks("unchanged", "skipped"))
+
+
+STATES = st.sampled_from(["unchanged", "replaced", "skipped", "refused", "failed"])
+TURNS = st.lists(st.tuples(st.integers(0, 3), st.lists(STATES, max_size=3), st.booleans()), max_size=6)
+"""Of each turn: how many decide about its prompt, what they answered, and whether the turn was ended."""
+
+
+@given(TURNS)
+def test_wherever_a_file_ends_no_model_is_shown_what_was_not_let_pass(turns):
+    entries, owners = [], []
+    for number, (deciding, states, ended) in enumerate(turns):
+        prompt = Prompt(text=f"{number}", hooks=[f"p{n}" for n in range(deciding)])
+        turn = [prompt, *hooks(*states[:deciding]), *([TurnEnd(outcome="interrupted")] * ended)]
+        entries += turn
+        owners += [number] * len(turn)
+    for end in range(len(entries) + 1):
+        answered = [(owner, entry) for owner, entry in zip(owners, entries[:end], strict=False)]
+        allowed = []
+        for owner, entry in answered:
+            if isinstance(entry, Prompt):
+                own = [e for o, e in answered if o == owner and isinstance(e, Hook)]
+                if len(own) == len(entry.hooks) and all(hook.passed for hook in own):
+                    allowed.append(said(entry.text, own))
+        assert [message.text for message in messages(entries[:end])] == allowed
