@@ -356,6 +356,11 @@ class Sandbox:
     async def _started(self, spec: ContainerSpec) -> Container:
         container = await self._engine.create(spec)
         try:
+            program = spec.body["Entrypoint"][0]
+            # A start that fails in gVisor leaves containerd's shim behind for good: better look first.
+            look = program.startswith("/") and is_gvisor(spec.body["HostConfig"].get("Runtime"))
+            if look and not await self._engine.has_file(container, program):
+                raise EngineError(Kind.COMMAND_MISSING, f"there is no {program}")
             await self._engine.start(container)
             started = await self._engine.inspect(container)
         except BaseException:

@@ -101,6 +101,10 @@ class Engine:
     async def create(self, spec: ContainerSpec) -> str:
         return await self._create(spec.body, spec.name)
 
+    async def has_file(self, container: str, path: str) -> bool:
+        """Also in a container that was never started."""
+        return await self._call(lambda api: _has_file(api, container, path))
+
     async def start(self, container: str) -> None:
         await self._call(lambda api: api.start(container))
 
@@ -245,6 +249,15 @@ def _root_layer_bytes(api: Any, container: str) -> int:
     # The SDK's own `inspect_container` has no `size`.
     answer = api._get(api._url("/containers/{0}/json", container), params={"size": "1"})
     return int(api._result(answer, True).get("SizeRw") or 0)
+
+
+def _has_file(api: Any, container: str, path: str) -> bool:
+    place = api._url("/containers/{0}/archive", container)
+    answer = api.head(place, params={"path": path}, timeout=CALL_TIMEOUT_S)
+    if answer.status_code == requests.codes.not_found:
+        return False
+    api._raise_for_status(answer)
+    return True
 
 
 def _history(api: Any, container: str, until: float) -> list[Happening]:

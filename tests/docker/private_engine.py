@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 START_S = 60
+END_S = 20
+"""How long processes of ended containers may take to go."""
 
 
 class PrivateEngine:
@@ -69,11 +71,32 @@ class PrivateEngine:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(timeout=60)
 
+    def left_over(self) -> list[str]:
+        """What of its containers does not go away after its end; is ended here."""
+        end = time.monotonic() + END_S
+        while (found := self._processes()) and time.monotonic() < end:
+            time.sleep(0.05)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return list(found.values())
+
+    def _processes(self) -> dict[int, str]:
+        """Those that name a file of its directory."""
+        found = {int(process.name): _command_line(process) for process in Path("/proc").glob("[0-9]*")}
+        return {pid: line for pid, line in found.items() if f"{self._root}/" in line and pid != os.getpid()}
+
     def take_image(self, name: str) -> None:
         """From the machine's own engine: about 6 s for the sealed one."""
         with subprocess.Popen(["docker", "save", name], stdout=subprocess.PIPE) as saved:
             assert saved.stdout is not None
             self.docker("load", stdin=saved.stdout.fileno())
+
+
+def _command_line(process: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (process / "cmdline").read_text(errors="replace").replace("\0", " ")
+    return ""
 
 
 def possible() -> bool:
@@ -92,3 +115,5 @@ def running(image: str, runtimes: Mapping[str, Any] | None = None) -> Iterator[P
             yield engine
         finally:
             engine.stop()
+            left = engine.left_over()
+        assert left == [], "processes of its containers are left"
