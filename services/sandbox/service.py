@@ -171,6 +171,8 @@ class Service:
         config = sandbox.config.sandbox
         limits = config.model_dump(by_alias=True, exclude={"image", "profile", "runtime", "egress"})
         limits["egress"] = "none" if config.egress is None else ", ".join(config.egress.allow) or "no rule"
+        if config.egress is not None:
+            limits |= config.egress.model_dump(by_alias=True, exclude={"allow"})
         return SandboxView(
             info=await sandbox.info(),
             runtime=str((found or spec.body)["HostConfig"].get("Runtime") or ""),

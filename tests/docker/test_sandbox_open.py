@@ -141,6 +141,8 @@ def test_show_tells_what_is_in_a_root_layer_that_no_quota_bounds(world, tools):
         after = await shown(bus, "user")
         assert 3 << 20 <= after - before < 4 << 20
         assert await shown(bus, "narrow") is None, "sealed: there is none to fill"
+        limits = (await bus.call("sandbox.show", AgentRef(), agent="narrow", ttl_s=60)).limits
+        assert (limits["connections"], limits["transferSize"], limits["idleS"]) == ("32", "4g", "300.0")
         await tools.out(bus, "rm ~/filled", "user")
 
     world.house.operate(test)
