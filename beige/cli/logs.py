@@ -91,15 +91,17 @@ def _fields(line: str) -> dict[str, Any] | None:
 
 
 def pretty(name: str, line: str) -> str:
-    """`12:00:01.123 error   llm-0    message key=value`; a line that is no JSON stays as it is."""
+    """`12:00:01.123 error   llm-0    message key=value`, with the plugin's name before the message of one; a
+    line that is no JSON stays as it is."""
     fields = _fields(line)
     if fields is None:
         return f"{name:<10} {line}"
     stamp = str(fields.pop("ts", ""))[11:23]
     level, message = fields.pop("level", ""), fields.pop("msg", "")
     trace = fields.pop("traceback", "")
-    for noise in ("service", "logger"):
-        fields.pop(noise, None)
+    service, logger = str(fields.pop("service", "")), str(fields.pop("logger", ""))
+    if logger.startswith(f"{service}."):
+        message = f"{logger.removeprefix(f'{service}.')}: {message}"
     more = "".join(f" {key}={value}" for key, value in fields.items())
     # One line, so that what an agent said can't look like a line of its own.
     text = printable(f"{message}{more}")

@@ -35,6 +35,12 @@ def test_lines_of_all_services_are_merged_by_time(files: list[Path]) -> None:
     ]
 
 
+def test_a_plugins_line_says_whose_it_is() -> None:
+    for logger, text in (("channels", "serving"), ("channels.telegram", "telegram: serving")):
+        line = json.dumps({"level": "info", "service": "channels", "logger": logger, "msg": "serving"})
+        assert pretty("channels", line).endswith(f"channels   {text}")
+
+
 def test_a_service_is_each_of_its_processes(home: Home, files: list[Path]) -> None:
     assert [path.stem for path in log_files(home, "llm")] == ["llm-0", "llm-1"]
     assert [path.stem for path in log_files(home, "llm-1")] == ["llm-1"]
