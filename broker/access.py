@@ -30,6 +30,7 @@ OPERATED = frozenset({
     *("llm.settings", "llm.chat", "policy.budget", "audit.query"),
     *("sandbox.ensure", "sandbox.list", "sandbox.remove", "sandbox.show", "sandbox.verify"),
     "policy.learn",
+    "channels.list",
     *("sandbox.stop", "sandbox.logs"),
 })  # fmt: skip
 CHANNELS = frozenset({"llm.prompt", "llm.settings", "llm.session"})
@@ -66,7 +67,7 @@ ROLES: dict[str, Role] = {
     "bridge": Role(calls=frozenset({"tools.call"}) | EGRESS, stamps_agents=True),
     "tap": Role(calls=frozenset({"bus.tap"})),
     "gateway": Role(calls=WORK | OPERATED | BUS, names_agents=True),
-    "channels": Role(calls=CHANNELS, own_sessions=True),
+    "channels": Role(serves="channels", calls=CHANNELS, own_sessions=True),
     "cli": Role(calls=WORK | OPERATED | BUS, names_agents=True, connections=64),
 }
 

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sessions": ("beige.cli.sessions:app", "List, show, resume, fork, cancel and remove conversations."),
     "exec": ("beige.cli.execute:execute", "Run one command in an agent's sandbox."),
     "demo": ("beige.cli.demo:demo", "Watch the whole system at work; no key is needed."),
+    "channels": ("beige.cli.channels:channels", "Where people reach agents, and whether it works."),
     "tools": ("beige.cli.tools:app", "Call a plugin tool as an agent would."),
     "sandbox": ("beige.cli.sandbox:app", "List, inspect, verify, enter, stop and remove containers."),
     "egress": ("beige.cli.egress:app", "See and learn what agents connect to."),

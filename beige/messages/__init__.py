@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from beige.messages import audit, bus, chat, egress, llm, policy, sandbox, tools
+from beige.messages import audit, bus, channels, chat, egress, llm, policy, sandbox, tools
 from beige.messages.base import Method
 
 METHODS: dict[str, Method] = {
@@ -19,6 +19,7 @@ METHODS: dict[str, Method] = {
     **egress.METHODS,
     **llm.METHODS,
     **chat.METHODS,
+    **channels.METHODS,
     **audit.METHODS,
     **policy.METHODS,
     **bus.METHODS,

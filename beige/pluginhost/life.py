@@ -32,6 +32,8 @@ class Life(Generic[C]):
         what it is given when that process is over."""
         self.problem = ""
         """Why the plugin is not loaded and will not be; empty while there is hope."""
+        self.ending = ""
+        """How its last process ended; empty as long as none has."""
         self.child: C | None = None
         """The process that is up now."""
         self._name, self._load, self._directory, self._log, self._new = name, load, directory, log, child
@@ -86,6 +88,7 @@ class Life(Generic[C]):
                 return
             if asyncio.get_running_loop().time() - started > STEADY_S:
                 deaths = 0
+            self.ending = problem
             self._log.error("plugin lost its process, starting it again: %s", problem)
             await asyncio.sleep(BACKOFF_S[min(deaths, len(BACKOFF_S) - 1)])
             deaths += 1

@@ -65,6 +65,11 @@ class Desk:
         self._refused: set[str] = set()
         self._turns: defaultdict[Key, dict[asyncio.Task[PromptResult], _Turn]] = defaultdict(dict)
 
+    @property
+    def prompts(self) -> int:
+        """How many run or wait."""
+        return sum(len(turns) for turns in self._turns.values())
+
     async def serve(self, ask: frames.AnyAsk, on_event: OnEvent) -> Any:
         """The ask's reply, of its type in `frames.REPLIES`. BeigeError."""
         agent = self._allowed(ask.agent)

@@ -75,6 +75,13 @@ class Loaded(Frame):
     pass
 
 
+class Ended(Frame):
+    """The adapter's `run` is over, and with it this process."""
+
+    reason: Annotated[str, Meta(max_length=200)]
+    """Holds no path and no text of a foreign exception."""
+
+
 class Ask(Frame, tag=False):
     """Base of what is answered by one `Reply` or `Refused`."""
 
@@ -128,7 +135,7 @@ REPLIES: dict[type[Any], type[Any]] = {
 }
 ToPlugin = Load | Event | Reply | Refused | Close
 FromPlugin = (
-    Loaded | NotLoaded | Log | Abandon | Took
+    Loaded | NotLoaded | Ended | Log | Abandon | Took
     | AskPrompt | AskCancel | AskNewSession | AskStatus | AskSettings
 )  # fmt: skip
 

@@ -33,6 +33,8 @@ class Link(Child):
         match frame:
             case frames.Loaded():
                 self.loaded()
+            case frames.Ended():
+                self.finish(frame.reason)
             case frames.Took():
                 self._took(frame.id)
             case frames.Abandon():

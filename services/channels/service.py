@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import os
 
-from beige.bus import Bus
-from beige.config import Config, load
+from beige.bus import Bus, Request
+from beige.config import load
 from beige.errors import Unavailable
+from beige.messages.base import Empty
+from beige.messages.channels import ChannelList
 from beige.paths import Home, private_directory
-from beige.pluginhost.life import Life
-from beige.plugins import channel_owners, load_manifest, resolve_plugin_dir
 from beige.process import Context
-from services.channels import frames
-from services.channels.conversations import Conversations
-from services.channels.desk import Desk
+from services.channels.channel import channel
 from services.channels.lanes import Room
-from services.channels.link import Link
+
+CAPACITY = 16
 
 
 async def main(context: Context) -> None:
@@ -27,16 +25,20 @@ async def main(context: Context) -> None:
     private_directory(context.home.data)
     private_directory(context.home.data / "channels")
     alone = _only_one(context.home)
-    bus = Bus(context.home, context.user)
-    room = Room()
-    channels = [_channel(config, name, context.home, bus, room, context.log) for name in config.channels]
+    bus, room = Bus(context.home, context.user), Room()
+    channels = [channel(config, name, context.home, bus, room, context.log) for name in config.channels]
+
+    async def listed(request: Request, body: Empty) -> ChannelList:
+        return ChannelList([each.info() for each in channels])
+
+    bus.serve("channels", {"channels.list": listed}, capacity=CAPACITY)
     try:
         await bus.start()
-        await asyncio.gather(*(channel.start() for channel in channels))
+        await asyncio.gather(*(each.start() for each in channels))
         context.ready()
         await context.stop.wait()
     finally:
-        await asyncio.gather(*(channel.close() for channel in channels))
+        await asyncio.gather(*(each.close() for each in channels))
         await bus.close()
         os.close(alone)
 
@@ -51,22 +53,3 @@ def _only_one(home: Home) -> int:
         os.close(handle)
         raise Unavailable("another channels process runs for this home; only one may") from None
     return handle
-
-
-def _channel(config: Config, name: str, home: Home, bus: Bus, room: Room, log: logging.Logger) -> Life[Link]:
-    settings = config.channels[name]
-    adapter = settings.adapter or name
-    log = log.getChild(name)
-    manifests = [
-        load_manifest(resolve_plugin_dir(home, plugin), key) for key, plugin in config.plugins.items()
-    ]
-    plugin = channel_owners(manifests)[adapter]
-    data_dir = home.data / "channels" / name
-    private_directory(data_dir)
-    manifest = next(manifest for manifest in manifests if manifest.name == plugin)
-    load = frames.Load(
-        plugin, str(resolve_plugin_dir(home, config.plugins[plugin])), str(data_dir), manifest.provides,
-        adapter, name, settings.agents, settings.config,
-    )  # fmt: skip
-    desk = Desk(name, settings, bus, Conversations(name, data_dir.with_suffix(".sqlite3")), room, log)
-    return Life(name, load, str(data_dir), log, lambda on_end: Link(desk, log, on_end))

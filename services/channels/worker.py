@@ -15,7 +15,8 @@ from beige.errors import Malformed, from_wire
 from beige.messages.llm import PromptResult
 from beige.messages.session_settings import Name, SessionSettings, SettingsReply
 from beige.pluginhost import worker
-from beige.pluginhost.loader import Registrar, load_plugin
+from beige.pluginhost.frames import Log
+from beige.pluginhost.loader import Registrar, load_plugin, type_name
 from beige.pluginhost.worker import trace
 from beige.plugins import PluginContext
 from beige.plugins.channels import ConversationStatus, OnEvent, is_conversation
@@ -55,16 +56,15 @@ class Worker(worker.Worker):
 
     async def _run(self, adapter: Any, context: Context) -> None:
         """Until it is over; then this process is, and the host starts another."""
+        reason = "its run() returned"
         try:
             await adapter.run(context)
-        except asyncio.CancelledError:
+        except BaseException as error:  # SystemExit, and a CancelledError of its own too
             if (task := asyncio.current_task()) and task.cancelling():
                 return
-            self.log(logging.ERROR, "the channel cancelled itself")
-        except BaseException as error:  # SystemExit too
-            self.log(logging.ERROR, trace(error))
-        else:
-            self.log(logging.ERROR, "the channel's run() returned")
+            reason = f"its run() raised {type_name(error)}"
+            self.send(Log(logging.ERROR, trace(error)))
+        self.send(frames.Ended(reason))
         self.loop.call_soon(self.closed.set)
 
     async def ending(self) -> None:

@@ -183,6 +183,7 @@ OPERATORS = {
     "llm.remove": AgentRef(),
     "bus.cancel": Empty(),
     "bus.stats": Empty(),
+    "channels.list": Empty(),
 }
 
 

@@ -1,7 +1,10 @@
 """Channels in their house: a plugin's adapter in its own process speaks to agents, and what happens to it."""
 
+import json
 import os
 import select
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -207,6 +210,31 @@ def test_a_second_channels_process_does_not_start(stage):
     assert stage.say("still there")[0]["text"] == "You said: still there"
 
 
+def cli(stage, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "beige.cli", "channels", *arguments],
+        env=stage.house.environment("0"), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+def test_the_command_line_lists_them(stage):
+    with stage.asking("prompt", conversation="listed", text="long") as lines:
+        next(lines)
+        code, printed = cli(stage, "--json")
+    assert code == 0
+    rig, two = json.loads(printed)["channels"]
+    assert (rig["name"], rig["adapter"], rig["agents"], rig["state"]) == (
+        "rig",
+        "rig",
+        ["travel", "home"],
+        "up",
+    )
+    assert (two["name"], two["adapter"], two["agents"], two["state"]) == ("two", "rig-two", ["home"], "up")
+    assert (rig["prompts"], two["prompts"]) == (1, 0)
+    assert "travel, home" in cli(stage)[1]
+
+
 def test_an_orderly_end_leaves_no_process(stage):
     pid = stage.ask("about")["pid"]
     assert stage.house.stop("channels") == 0
@@ -224,3 +252,20 @@ def test_a_channel_that_always_fails_harms_no_other():
         wait_until(
             lambda: stage.house.log("channels").count("plugin lost its process, starting it again") > 1
         )
+        wait_until(lambda: cli(stage)[0] == 1)
+        told = json.loads(cli(stage, "--json")[1])["channels"]
+        assert (told[0]["problem"], told[1]["state"]) == ("its run() raised RuntimeError", "up")
+
+
+def test_a_channel_that_can_not_be_loaded_is_listed_with_its_reason():
+    channels = {"rig": {"agents": ["travel"]}, "bad": {"adapter": "bad", "agents": ["travel"]}}
+    with new_channel_stage(channels, plugins={"bad": "plugins/bad"}) as stage:
+        directory = stage.home.root / "plugins" / "bad"
+        directory.mkdir()
+        manifest = {"name": "bad", "description": "for tests", "provides": {"channels": ["bad"]}}
+        (directory / "plugin.json").write_text(json.dumps(manifest))
+        (directory / "plugin.py").write_text("raise ValueError('a secret')")
+        stage.start("broker", "channels")
+        code, printed = cli(stage)
+        assert code == 1
+        assert "importing it raised ValueError" in printed and "a secret" not in printed

@@ -12,6 +12,7 @@ from broker.identity import Refusal, settle
 
 OPERATOR = (messages.GOVERNED - {"egress.connect", "policy.lease", "tools.hook"}) | {
     "policy.learn",
+    "channels.list",
     *("llm.prompt", "sandbox.ensure", "sandbox.list", "sandbox.remove", "bus.stats"),
     *("sandbox.show", "sandbox.verify", "bus.cancel"),
     *("sandbox.stop", "sandbox.logs"),
@@ -103,4 +104,6 @@ def test_only_operators_name_agents_and_only_the_bridge_stamps():
 
 def test_each_service_is_served_by_its_own_role_alone():
     serves = {name: role.serves for name, role in ROLES.items() if role.serves}
-    assert serves == {name: name for name in ("policy", "audit", "sandbox", "tools", "egress", "llm")}
+    assert serves == {
+        name: name for name in ("policy", "audit", "sandbox", "tools", "egress", "llm", "channels")
+    }
