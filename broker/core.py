@@ -23,8 +23,11 @@ from broker.services import Service
 MAX_CALLS_PER_PEER = 4096
 MAX_UNRECORDED = 20_000
 UNAVAILABLE_AFTER_S = 5.0
-"""How long a service may have no worker before calls to it end (supervisord needs about a second). Counted
-from when it last had one, or from the broker's start: where nobody serves, no call waits."""
+"""How long after the broker's start calls wait for a service that has had no worker yet: where nobody serves,
+no call waits."""
+RESTARTED_AFTER_S = 10.0
+"""How long a service that had workers may have none before calls to it end. supervisord needs about a second,
+a loaded machine five."""
 MAX_ATTEMPTS = 4
 MAX_RECORD_ATTEMPTS = 10
 
@@ -415,8 +418,8 @@ class Core(Links):
         self.tend_links()
         for service in self.services.values():
             if service.workers:
-                service.served_at = now
-            elif service.queue and now - service.served_at >= UNAVAILABLE_AFTER_S:
+                service.served_at, service.was_served = now, True
+            elif service.queue and now - service.served_at >= _grace_s(service):
                 self._expire(service)
 
     def _expire(self, service: Service) -> None:
@@ -426,12 +429,16 @@ class Core(Links):
             message = f"no {service.name} process is running"
             if call.hop == wire.FINISHED:
                 # An answer that is there is worth a wait of its own.
-                if self.now - call.queued_since >= UNAVAILABLE_AFTER_S:
+                if self.now - call.queued_since >= _grace_s(service):
                     self._answer_before_record(call, "unavailable", message)
             elif call.recorded:
                 self.abort(call, "unavailable", message)
             else:  # a worker that died may have begun a direct call
                 self._end_with(call, "unavailable", message, call.hop == wire.DIRECT and call.attempt > 0)
+
+
+def _grace_s(service: Service) -> float:
+    return RESTARTED_AFTER_S if service.was_served else UNAVAILABLE_AFTER_S
 
 
 class InternalService(Protocol):

@@ -63,6 +63,7 @@ class Service:
         self.served_at = served_at
         """When it last had a worker, if only one that ends: it is being restarted, and the next one's time
         begins when that one is gone."""
+        self.was_served = False
         self.workers: dict[bytes, Peer] = {}
         self.queue = Queue()
         self._sticky: OrderedDict[str, tuple[Peer, float]] = OrderedDict()
