@@ -1,10 +1,13 @@
 """A house whose agents have hooks, with plugins that do what the text says and write down what they heard."""
 
 import contextlib
+import hashlib
 import json
+import time
 
+from beige.errors import Failed
 from beige.testing import House, short_home
-from tests.processes.llm_stage import KEYS, Stage
+from tests.processes.llm_stage import Stage
 from tests.simulator.server import Simulator
 
 SOURCE = """
@@ -132,4 +135,29 @@ def new_hook_stage(agents=None):
             yield HookStage(house, simulator)
 
 
-__all__ = ["KEYS", "HookStage", "new_hook_stage"]
+def until(condition):
+    end = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)
+    return found
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def of_user(request):
+    """The texts of the user's messages in a request to Anthropic."""
+    contents = [message["content"] for message in request.body["messages"] if message["role"] == "user"]
+    return [content if isinstance(content, str) else content[0].get("text") for content in contents]
+
+
+def awake(stage):
+    """The plugin's process is there, and a session goes on after what failed in it."""
+
+    def asked():
+        with contextlib.suppress(Failed):
+            return stage.prompt("asked", "hello", "awake")
+
+    until(asked)

@@ -1,10 +1,7 @@
 """Hooks of plugins, over a real bus: real llm and tools processes, policy, audit and SDKs, the simulator."""
 
 import asyncio
-import contextlib
-import hashlib
 import json
-import time
 
 import httpx
 import pytest
@@ -14,7 +11,7 @@ from beige.messages.base import Empty
 from beige.messages.chat import ChatCall, ChatMessage, ChatRequest
 from beige.messages.llm import CompactRequest, PromptRequest
 from beige.sessions import turn_options
-from tests.processes.hook_stage import new_hook_stage
+from tests.processes.hook_stage import awake, digest, new_hook_stage, of_user, until
 from tests.processes.llm_stage import prompt, texts
 from tests.simulator.replies import Refusal, Think, Tool, reply
 
@@ -35,24 +32,6 @@ def stage(running):
             running.start(name)
     yield running
     assert running.simulator.problems == []
-
-
-def until(condition):
-    end = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)
-    return found
-
-
-def digest(text):
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def of_user(request):
-    """The texts of the user's messages in a request to Anthropic."""
-    contents = [message["content"] for message in request.body["messages"] if message["role"] == "user"]
-    return [content if isinstance(content, str) else content[0].get("text") for content in contents]
 
 
 # --- prompts ----------------------------------------------------------------------------------------
@@ -151,16 +130,6 @@ def test_a_hook_that_fails_stops_the_prompt_unless_it_is_written_otherwise(stage
     assert [entry["state"] for entry in stage.hooks_of(lax, name)] == ["skipped"]
     assert [why[:100] in record["error"] for record in stage.records(name)] == [True, True]
     awake(stage)
-
-
-def awake(stage):
-    """The plugin's process is there, and a session goes on after what failed in it."""
-
-    def asked():
-        with contextlib.suppress(Failed):
-            return stage.prompt("asked", "hello", "awake")
-
-    until(asked)
 
 
 def test_a_tools_process_that_is_killed_during_a_hook_opens_no_door(stage):
