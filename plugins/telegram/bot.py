@@ -9,7 +9,7 @@ from bot_api import ApiError, BotApi, Message, Unreachable, Update, updates_of
 from bot_conversation import Conversation, Place
 from bot_inbox import Entry, Inbox
 from bot_settings import Settings
-from bot_text import COMMANDS, ONLY_TEXT, STRANGER
+from bot_text import COMMANDS, ONLY_TEXT, PLAIN, STRANGER
 
 from beige.plugins.channels import ChannelContext
 
@@ -91,7 +91,7 @@ class Bot:
     async def _say(self, chat: int, text: str, thread: int | None) -> None:
         """Once: not worth more."""
         try:
-            params = {"chat_id": chat, "text": text}
+            params = {"chat_id": chat, "text": text, **PLAIN}
             await self._api.call("sendMessage", params | ({"message_thread_id": thread} if thread else {}))
         except (ApiError, Unreachable) as error:
             self._ctx.log.warning("not told: %s", error)

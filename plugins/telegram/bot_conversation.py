@@ -183,9 +183,7 @@ class Conversation:
 
     async def _send(self, text: str, reply_to: int | None) -> None:
         for piece in bot_text.pieces(text):
-            # No preview: Telegram would fetch a link in an answer, and carry out what its address holds
-            # (`tests/attacks/test_telegram.py`).
-            params = self._to() | {"text": piece, "link_preview_options": {"is_disabled": True}}
+            params = self._to() | {"text": piece} | bot_text.PLAIN
             if reply_to is not None:
                 params["reply_parameters"] = {"message_id": reply_to, "allow_sending_without_reply": True}
             try:

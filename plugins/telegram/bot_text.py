@@ -12,6 +12,9 @@ from beige.plugins.channels import ConversationStatus
 LIMIT = 4096
 """Of one message, in UTF-16 units: the strictest reading of "characters"."""
 MOST_PIECES = 10
+PLAIN = {"link_preview_options": {"is_disabled": True}}
+"""With each message. Telegram would fetch a link in an answer, and carry out what its address holds
+(`tests/attacks/test_telegram.py`)."""
 LINE = 300
 COMMANDS = {
     "start": "what this bot does",

@@ -58,7 +58,7 @@ def test_nor_when_it_speaks_past_its_own_side_of_the_api(stage):
     stage.ask("raw", conversation="beside")
     wait_until(own.exists)
     before = stage.session("home", "two:victim")
-    stage.ask("raw", conversation="x/../../home/two:victim")
+    stage.ask_and_die("raw", conversation="x/../../home/two:victim")
     wait_until(lambda: "it broke the protocol" in stage.house.log("channels"))
     assert stage.say("alive", "after")[0]["text"] == "You said: alive"
     assert stage.session("home", "two:victim") == before
