@@ -7,39 +7,59 @@ from collections import deque
 from collections.abc import Callable
 
 
+class Signal:
+    """Wakes all that wait at the moment; costs nothing while nobody does, as for most calls."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def send(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
+
+    async def wait(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        finally:
+            if waiter in self._waiting:  # cancelled
+                self._waiting.remove(waiter)
+
+
 class Sender:
     """The producing side: waits until the receiver granted an item."""
 
     def __init__(self, items: int = 0, size: int = 0) -> None:
         self._items, self._bytes = items, size
         self._opened = items > 0
-        self._waiter: asyncio.Event = asyncio.Event()
+        self._changed = Signal()
         self._error: BaseException | None = None
 
     def grant(self, items: int, size: int) -> None:
         self._items += items
         self._bytes += size
         self._opened = True
-        self._waiter.set()
+        self._changed.send()
 
     def fail(self, error: BaseException) -> None:
         """The stream is over; whoever waits for credit gets `error`."""
         self._error = error
-        self._waiter.set()
+        self._changed.send()
 
     async def opened(self) -> None:
         """Wait until the receiver granted anything, or the stream is over: before, nobody hears an end."""
         while not self._opened and self._error is None:
-            self._waiter.clear()
-            await self._waiter.wait()
+            await self._changed.wait()
 
     async def take(self, size: int) -> None:
         """Wait for credit for one item. An item may exceed the bytes left, never find none left."""
         while self._items <= 0 or self._bytes <= 0:
             if self._error is not None:
                 raise self._error
-            self._waiter.clear()
-            await self._waiter.wait()
+            await self._changed.wait()
         if self._error is not None:
             raise self._error
         self._items -= 1
@@ -54,18 +74,18 @@ class Receiver:
         self._grant = grant
         self._buffer: deque[bytes] = deque()
         self._taken_items = self._taken_bytes = 0
-        self._arrived = asyncio.Event()
+        self._arrived = Signal()
         self._ended = False
         self._error: BaseException | None = None
 
     def put(self, body: bytes) -> None:
         self._buffer.append(body)
-        self._arrived.set()
+        self._arrived.send()
 
     def end(self, error: BaseException | None = None) -> None:
         if not self._ended:
             self._ended, self._error = True, error
-            self._arrived.set()
+            self._arrived.send()
 
     async def get(self) -> bytes | None:
         """The next item; None at the end. Raises what `end` was given once all items are taken."""
@@ -74,7 +94,6 @@ class Receiver:
                 if self._error is not None:
                     raise self._error
                 return None
-            self._arrived.clear()
             await self._arrived.wait()
         body = self._buffer.popleft()
         self._taken_items += 1

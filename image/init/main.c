@@ -10,6 +10,7 @@
 #include "conn.h"
 #include "job.h"
 #include "proc.h"
+#include "spawn.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -237,6 +238,7 @@ static int open_signals(void)
 {
     sigset_t set;
 
+    default_signals();
     signal(SIGPIPE, SIG_IGN);
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);

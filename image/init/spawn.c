@@ -33,14 +33,21 @@ static _Noreturn void give_up(int32_t kind)
 
 /* By system call: the C library refuses to touch the two signals it keeps for itself (32, 33), which
  * whoever started us may have left ignored. */
-static void default_signals(void)
+void default_signals(void)
 {
     enum { KERNEL_SIGSET_BYTES = 8, KERNEL_SIGNALS = 64 };
     const unsigned long action[8] = {0}; /* struct kernel_sigaction: SIG_DFL, no flags, empty mask */
-    sigset_t none;
 
     for (int signo = 1; signo <= KERNEL_SIGNALS; signo++) /* refused for KILL and STOP, as it should be */
         syscall(SYS_rt_sigaction, signo, action, NULL, KERNEL_SIGSET_BYTES);
+}
+
+/* What the executor set for itself: it ignores SIGPIPE, the supervisor blocks all. */
+static void own_signals(void)
+{
+    sigset_t none;
+
+    signal(SIGPIPE, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
@@ -63,7 +70,7 @@ static void prefer_for_oom_kill(void)
 static _Noreturn void run_command(const struct command *command)
 {
     setsid();
-    default_signals();
+    own_signals();
     prefer_for_oom_kill();
     if (chdir(command->cwd) < 0)
         give_up(REPORT_NO_CWD);

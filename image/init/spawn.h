@@ -40,4 +40,7 @@ struct started {
 /* All descriptors handed out are non-blocking. False: errno says why, nothing is left behind. */
 bool spawn(const struct command *command, struct started *started);
 
+/* Takes back what whoever started the executor left ignored: its commands inherit the rest. */
+void default_signals(void);
+
 #endif
