@@ -10,7 +10,7 @@ from beige.messages.base import Body, Method
 
 Words = Annotated[str, Meta(max_length=512 * 1024)]
 ToolId = Annotated[str, Meta(min_length=1, max_length=128)]
-ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+ToolName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}(?!\n)$")]
 
 
 class ChatCall(Body):

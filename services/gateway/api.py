@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CHANNEL = "http"
 SESSION_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}$"
-_AGENT, _SESSION = re.compile(NAME_PATTERN[:-1] + r"\Z"), re.compile(SESSION_PATTERN[:-1] + r"\Z")
+
+
+def whole(pattern: str) -> str:
+    """`pattern` to its very end: for msgspec, as for Python, `$` also stands before a last newline."""
+    return pattern.removesuffix("$") + r"(?!\n)$"
+
+
+_AGENT, _SESSION = re.compile(whole(NAME_PATTERN)), re.compile(whole(SESSION_PATTERN))
 
 
 class Shape(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):

@@ -10,14 +10,14 @@ from beige.config.models import NAME_PATTERN
 from beige.messages.audit import AuditPage, AuditQuery
 from beige.tokens import ANY_AGENT
 from services.gateway.access import check_scope
-from services.gateway.api import Call, Endpoint, Shape
+from services.gateway.api import Call, Endpoint, Shape, whole
 
 AUDIT_S = 60.0
 Word = Annotated[str, Meta(max_length=256)]
 
 
 class AuditParameters(Shape):
-    agent: Annotated[str, Meta(pattern=NAME_PATTERN)] | None = None
+    agent: Annotated[str, Meta(pattern=whole(NAME_PATTERN))] | None = None
     session: Word = ""
     tool: Word = ""
     before: Word = ""

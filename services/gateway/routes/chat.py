@@ -13,7 +13,7 @@ from beige.config.models import NAME_PATTERN
 from beige.errors import BeigeError, Denied, NotFound
 from beige.messages.chat import ChatEvent, ChatMessage, ChatRequest, ChatResult, ChatTool, Words
 from services.gateway.access import check_scope
-from services.gateway.api import Call, Endpoint, Shape
+from services.gateway.api import Call, Endpoint, Shape, whole
 from services.gateway.errors import body_of
 from services.gateway.streams import NDJSON
 
@@ -21,7 +21,7 @@ CHAT_S = 3600.0
 
 
 class ChatBody(Shape):
-    agent: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    agent: Annotated[str, Meta(pattern=whole(NAME_PATTERN))]
     """Whose models, fallbacks and budget are used."""
     messages: Annotated[list[ChatMessage], Meta(min_length=1, max_length=2000)]
     """The whole conversation; the last one is the user's or a tool's."""

@@ -12,10 +12,10 @@ from beige.messages.bus import CancelResult
 from beige.messages.llm import PromptEvent, PromptRequest, PromptResult
 from beige.messages.session_settings import SessionSettings
 from services.gateway import streams
-from services.gateway.api import SESSION_PATTERN, Call, Endpoint, Shape
+from services.gateway.api import SESSION_PATTERN, Call, Endpoint, Shape, whole
 from services.gateway.jobs import Job
 
-SessionName = Annotated[str, Meta(pattern=SESSION_PATTERN)]
+SessionName = Annotated[str, Meta(pattern=whole(SESSION_PATTERN))]
 
 
 class PromptBody(Shape):
