@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
-import hypothesis
 import pytest
 from hypothesis import settings
 
@@ -16,8 +16,9 @@ from beige.testing import short_home
 settings.register_profile("beige", deadline=None)  # a loaded machine is slow, not wrong
 settings.load_profile("beige")
 CI = bool(os.environ.get("CI"))
-hypothesis.settings.register_profile("beige", deadline=None)  # no test asserts how long something takes
-hypothesis.settings.load_profile("beige")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a script: what the tests start would inherit it, and never see a Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -285,7 +285,7 @@ def test_a_client_that_leaves_ends_the_turn_and_can_go_on(stage, path, stream):
 
         def listed():
             found = client.get("/api/agents/slow/sessions").json()["sessions"]
-            return [one for one in found if one["title"] == name]
+            return [one for one in found if one.get("title") == name]
 
         if stream:
             with client.stream("POST", path, json=body) as answer:
