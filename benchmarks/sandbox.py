@@ -25,8 +25,9 @@ ROUNDS = 7
 OURS = {"method": "sandbox.exec", "agent": AGENT, "count": 20, "concurrency": 1}
 DOCKER_CALLS = 3
 EXEC_LIMIT, SLOWEST_LIMIT = 0.05, 0.1
-SLOWEST = {"method": "sandbox.exec", "agent": AGENT, "count": 100, "concurrency": 1}
-SLOWEST_ROUNDS, SLOWEST_DOCKER_CALLS = 3, 40
+SLOWEST_CALLS, SLOWEST_ROUNDS = 100, 3
+"""As many on both sides: a 99th percentile of fewer values is a smaller one."""
+SLOWEST = {"method": "sandbox.exec", "agent": AGENT, "count": SLOWEST_CALLS, "concurrency": 1}
 TOOL_LIMIT_MS = 5.0
 
 
@@ -53,7 +54,7 @@ def _exec_rows(house: House) -> list[Row]:
             slowest = alternate(
                 {
                     "ours": lambda: float(bus.ask(**SLOWEST)["p99_ms"]),
-                    "cli": lambda: p99(_docker_times_ms(name, SLOWEST_DOCKER_CALLS)),
+                    "cli": lambda: p99(_docker_times_ms(name, SLOWEST_CALLS)),
                 },
                 SLOWEST_ROUNDS,
             )
