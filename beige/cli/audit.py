@@ -150,6 +150,7 @@ def _print(records: Iterable[Record], json_output: bool, *, table: bool = True) 
         count += 1
         text = encode_line(record).decode().rstrip("\n") if json_output else "  ".join(row(record))
         print(text, flush=not table)
+    sys.stdout.flush()  # who follows through a pipe sees what there was, too
     return count
 
 

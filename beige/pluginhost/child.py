@@ -119,6 +119,11 @@ class Child(asyncio.Protocol):
     def is_over(self) -> bool:
         return self._end.done()
 
+    @property
+    def was_loaded(self) -> bool:
+        """Also of a process that ended right after."""
+        return self._load_answer.done() and not self._load_answer.result()
+
     async def close(self) -> None:
         """Let the plugin close itself."""
         self.send(Close())

@@ -99,11 +99,12 @@ class Life(Generic[C]):
         problem, ending = "", ""
         try:
             problem = await child.start(self._load, self._directory)
-            if not problem and not child.is_over:
-                self.child = child
-                self._up.set()
+            if child.was_loaded:
                 self._settled.set()
-                await child.ended()
+                if not child.is_over:
+                    self.child = child
+                    self._up.set()
+                    await child.ended()
         except OSError as error:
             problem = f"its process could not be started ({error.strerror})"
         finally:
