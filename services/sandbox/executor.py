@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import cast
 
+from beige.bus.credit import Signal
 from beige.errors import TooLarge
 from services.sandbox import frames
 from services.sandbox.channel import (
@@ -51,21 +52,20 @@ class _Job:
         self.stdin_granted = asyncio.Event()
         self.ended: asyncio.Future[None] = loop.create_future()
         self.abandoned = False
-        self._loop = loop
         self._arrived: deque[Event] = deque()
         self._error: BaseException | None = None
-        self._taker: asyncio.Future[None] | None = None
+        self._changed = Signal()
 
     def put(self, event: Event) -> None:
         if not self.abandoned:
             self._arrived.append(event)
         if isinstance(event, Exited | JobError):
             self._end()
-        self._wake()
+        self._changed.send()
 
     def fail(self, error: BaseException) -> None:
         self._error = self._error or error
-        self._wake()
+        self._changed.send()
 
     def lose(self, reason: str, hung_up: bool) -> None:
         self.fail(ChannelLost(reason, hung_up=hung_up))
@@ -75,10 +75,6 @@ class _Job:
         if not self.ended.done():
             self.ended.set_result(None)
         self.stdin_granted.set()
-
-    def _wake(self) -> None:
-        if self._taker is not None and not self._taker.done():
-            self._taker.set_result(None)
 
     def grant_stdin(self, count: int) -> None:
         self.stdin_credit += count
@@ -93,8 +89,7 @@ class _Job:
                 raise self._error
             if self._arrived:
                 return self._arrived.popleft()
-            self._taker = self._loop.create_future()
-            await self._taker
+            await self._changed.wait()
 
     def check_output(self, event: Output) -> None:
         """Violation if the container sends more than it was allowed to."""
